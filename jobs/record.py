@@ -1,0 +1,201 @@
+"""RankRecord: what one rank planned and saw in one call, as a line of JSON. Standard library only.
+
+A rank's lines lie in ``<out>/records/<key>.a<attempt>.r<rank>.jsonl``, rewritten whole after each
+call (scratch file, fsync, rename), so that a reader never meets half a line and a killed rank keeps
+every call that it had finished. Records on disk are the truth; all else is derived from them.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+
+OUTCOMES = (
+    "ok",
+    "refused",
+    "oom-device",
+    "oom-host",
+    "oom-nccl",
+    "error",
+    "preempted",
+    "timeout",
+)
+
+
+class RecordError(ValueError):
+    """A line that is not a record of a schema this version reads."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Planned:
+    """The planner's side of one call on this rank.
+
+    Parameters
+    ----------
+    expected_bytes, bound_bytes
+        Peak of the call's working set inside PyTorch: accurate, and never under.
+    growth_bytes
+        What the communication buffers outside PyTorch will grow by.
+    retained_bytes
+        What the call still holds when forward ends.
+    held_over_bytes
+        What an earlier call of this process left alive.
+    demand_bytes
+        What admission compared with the room.
+    decision
+        ``verdict`` (admit, split, refuse), ``children`` and the verdict's numbers.
+    peak_moment, terms, moments
+        The moment of the expected peak, each term's bytes there, and expected/bound of every moment.
+    unpriced
+        What the coefficient table does not price here, each with the reason.
+    """
+
+    expected_bytes: int
+    bound_bytes: int
+    growth_bytes: int
+    retained_bytes: int
+    held_over_bytes: int
+    demand_bytes: int
+    decision: dict[str, Any]
+    peak_moment: str
+    terms: dict[str, int]
+    moments: dict[str, dict[str, int]]
+    unpriced: list[str]
+    coefficients: str
+    local_tokens: int
+    routed_rows: list[int]
+
+
+@dataclass(kw_only=True, slots=True)
+class Observed:
+    """The meters' side of one call on this rank; all bytes inside PyTorch unless said otherwise.
+
+    Parameters
+    ----------
+    baseline_bytes
+        Live when the call began (weights, and what earlier calls left).
+    peak_bytes
+        Highest live bytes of the call above the baseline.
+    working_set_bytes
+        Highest sum of live bytes that the call itself allocated: what cold and warm calls share.
+    retained_bytes
+        Allocated by the call and alive when forward ended.
+    held_over_bytes
+        Left by earlier calls and alive when this one began, weights aside.
+    growth_bytes, outside_bytes
+        Growth of the communication buffers in this call, and what they hold after it, both outside
+        the tensors that the ledger counts.
+    terms, unattributed_bytes
+        Bytes of each planner term at the working set's peak, and of what matched none.
+    peak_at
+        Phase, module and operator of the allocation that made the peak.
+    routed_rows
+        Rows that arrived at this rank's experts, per layer (of the last child in a split call).
+    call_s, ledger_s
+        Wall time of the call, and the part of it spent in the ledger's own code.
+    """
+
+    baseline_bytes: int
+    peak_bytes: int
+    working_set_bytes: int
+    retained_bytes: int
+    held_over_bytes: int
+    growth_bytes: int
+    outside_bytes: int
+    terms: dict[str, int]
+    unattributed_bytes: int
+    peak_at: dict[str, str]
+    routed_rows: list[int]
+    call_s: float
+    ledger_s: float
+
+
+@dataclass(kw_only=True, slots=True)
+class RankRecord:
+    """One call on one rank. ``planned`` or ``observed`` is absent where the call did not get so far."""
+
+    key: str
+    label: str
+    attempt: int
+    rank: int
+    call: int
+    temperature: str
+    outcome: str
+    planned: Planned | None = None
+    observed: Observed | None = None
+    loss: float | None = None
+    error: str | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        if self.outcome not in OUTCOMES:
+            raise RecordError(f"outcome {self.outcome!r} is none of {', '.join(OUTCOMES)}")
+        if self.temperature not in ("cold", "warm"):
+            raise RecordError(f"temperature {self.temperature!r} is neither cold nor warm")
+
+    def to_line(self) -> str:
+        """Return the record as one line of JSON."""
+        return json.dumps(asdict(self), sort_keys=True, allow_nan=False)
+
+    @classmethod
+    def from_line(cls, line: str) -> "RankRecord":
+        """Read one line.
+
+        Raises
+        ------
+        RecordError
+            When the line is torn, of a later schema, or lacks a field; says which.
+        """
+        try:
+            data = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise RecordError(f"torn or not JSON: {error}") from error
+        if not isinstance(data, dict):
+            raise RecordError(f"a record is a JSON object, not {type(data).__name__}")
+        if data.get("schema") != SCHEMA:
+            raise RecordError(f"schema {data.get('schema')!r}; this version reads {SCHEMA}")
+        try:
+            for name, kind in (("planned", Planned), ("observed", Observed)):
+                if data.get(name) is not None:
+                    data[name] = kind(**data[name])
+            return cls(**data)
+        except TypeError as error:
+            known = ", ".join(f.name for f in fields(cls))
+            raise RecordError(f"{error}; a record has {known}") from error
+
+
+def record_path(out: Path, key: str, attempt: int, rank: int) -> Path:
+    """Where a rank's records lie under ``out``."""
+    return out / "records" / f"{key}.a{attempt}.r{rank}.jsonl"
+
+
+def write_records(path: Path, records: list[RankRecord]) -> None:
+    """Replace a rank's file with ``records``, atomically: scratch file, fsync, rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with scratch.open("w", encoding="utf-8") as file:
+        for record in records:
+            file.write(record.to_line() + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+
+
+def read_records(path: Path) -> tuple[list[RankRecord], list[str]]:
+    """Read a rank's file; return the records and, for each line that is none, what is wrong."""
+    records: list[RankRecord] = []
+    faults: list[str] = []
+    for number, line in enumerate(
+        path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1
+    ):
+        if not line.strip():
+            continue
+        try:
+            records.append(RankRecord.from_line(line))
+        except RecordError as error:
+            faults.append(f"{path.name}:{number}: {error}")
+    return records, faults

@@ -1,0 +1,236 @@
+"""CellSpec: all that a cell of a sweep must run, as JSON. Standard library and planner only.
+
+Spec in, record out: ``python -m jobs.rank SPEC OUT`` runs any cell again by hand. The key of a cell
+is a hash of what decides its result; labels and places on this machine are left out of it.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from planner.batch import Batch
+from planner.errors import ConfigError, require_choice, require_int
+from planner.model import LinearAttention, Model
+from planner.step import Step
+from planner.topology import Topology
+
+T = TypeVar("T")
+
+SCHEMA = 1
+BACKENDS = ("cpu",)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weights:
+    """Where the weights come from, and what is known of their routing.
+
+    Parameters
+    ----------
+    name
+        Label in reports, and part of the key.
+    kind
+        ``random`` (drawn from ``seed``, the same on every topology) or ``pretrained``.
+    path, digest
+        Folder of the checkpoint in Hugging Face layout and the hash of its content; the digest is
+        part of the key, the path is not.
+    routing
+        ``balanced``, or ``measured``: shares of each expert and layer read from
+        ``<path>/routing.json``.
+    seed
+        Seed of random weights and of adapters.
+    """
+
+    name: str
+    kind: str = "random"
+    path: str | None = None
+    digest: str | None = None
+    routing: str = "balanced"
+    seed: int = 913
+
+    def __post_init__(self) -> None:
+        require_choice("Weights", "kind", self.kind, ("random", "pretrained"))
+        require_choice("Weights", "routing", self.routing, ("balanced", "measured"))
+        require_int("Weights", "seed", self.seed, least=0)
+        if self.kind == "pretrained" and not self.path:
+            raise ConfigError(
+                "Weights.kind is pretrained but path is empty; give the checkpoint's folder"
+            )
+        if self.routing == "measured" and not self.path:
+            raise ConfigError(
+                "Weights.routing is measured but path is empty; give the folder that holds "
+                "routing.json, or set routing=balanced"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """The requests of each call: lengths in tokens, over the whole world."""
+
+    name: str
+    requests: tuple[int, ...]
+    seed: int = 7
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "requests", tuple(self.requests))
+        require_int("Workload", "seed", self.seed, least=0)
+        Batch(requests=self.requests)  # raises for an empty list or a length that is no integer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calls:
+    """How many calls one process makes: ``warmup`` unrecorded ones, then ``measured`` ones.
+
+    Call 0 of a process is cold, later ones are warm; a warm-up takes index 0.
+    """
+
+    name: str
+    warmup: int = 0
+    measured: int = 3
+
+    def __post_init__(self) -> None:
+        require_int("Calls", "warmup", self.warmup, least=0)
+        require_int("Calls", "measured", self.measured)
+
+    @property
+    def recorded(self) -> range:
+        """Indices of the calls that leave a record."""
+        return range(self.warmup, self.warmup + self.measured)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meter:
+    """What observes, and what room the planner is given.
+
+    Parameters
+    ----------
+    ledger
+        Whether live bytes are followed (design: on by default; its overhead is recorded).
+    budget_gib
+        Room of each rank for what it holds beyond its weights; ``None``: no limit.
+    allow_unpriced
+        Whether a batch with unpriced parts may be admitted.
+    """
+
+    ledger: bool = True
+    budget_gib: float | None = None
+    allow_unpriced: bool = False
+
+    def __post_init__(self) -> None:
+        if self.budget_gib is not None and not (
+            isinstance(self.budget_gib, (int, float))
+            and not isinstance(self.budget_gib, bool)
+            and self.budget_gib > 0
+        ):
+            raise ConfigError(
+                f"Meter.budget_gib must be a positive number of GiB or null; got {self.budget_gib!r}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellSpec:
+    """One cell of a sweep. ``topology_name`` is a label; every other field is part of the key."""
+
+    model: Model
+    topology: Topology
+    topology_name: str
+    step: Step
+    weights: Weights
+    workload: Workload
+    calls: Calls
+    meter: Meter = field(default_factory=Meter)
+    backend: str = "cpu"
+    coefficients: str = "megatron-local"
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        require_choice("CellSpec", "backend", self.backend, BACKENDS)
+        if self.schema != SCHEMA:
+            raise ConfigError(
+                f"CellSpec.schema is {self.schema}, this version reads {SCHEMA}; "
+                "make the spec again with this version"
+            )
+
+    @property
+    def key(self) -> str:
+        """Sixteen hexadecimal digits that name this cell's result."""
+        identity = self.to_dict()
+        del identity["topology_name"]
+        del identity["weights"]["path"]
+        text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def label(self) -> str:
+        """What people call the cell: topology, weights, calls."""
+        return f"{self.topology_name} {self.weights.name} {self.calls.name}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+
+    def write(self, path: Path) -> None:
+        """Write the spec as JSON, atomically."""
+        scratch = path.with_suffix(".tmp")
+        scratch.write_text(json.dumps(self.to_dict(), indent=1, sort_keys=True) + "\n")
+        scratch.replace(path)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "CellSpec":
+        """Build a spec from JSON values.
+
+        Raises
+        ------
+        ConfigError
+            For an unknown or missing key or a value of the wrong kind, naming it.
+        """
+        parts = dict(data)
+        for name, kind in (
+            ("topology", Topology),
+            ("step", Step),
+            ("weights", Weights),
+            ("workload", Workload),
+            ("calls", Calls),
+            ("meter", Meter),
+        ):
+            if name in parts:
+                parts[name] = build(kind, parts[name], name)
+        if "model" in parts:
+            model = dict(parts["model"])
+            if model.get("linear_attention") is not None:
+                model["linear_attention"] = build(
+                    LinearAttention, model["linear_attention"], "model.linear_attention"
+                )
+            parts["model"] = build(Model, model, "model")
+        return build(cls, parts, "cell")
+
+    @classmethod
+    def read(cls, path: Path) -> "CellSpec":
+        """Read a spec file; raises `ConfigError` naming the file when it is no spec."""
+        try:
+            return cls.from_dict(json.loads(path.read_text()))
+        except (json.JSONDecodeError, UnicodeDecodeError, ConfigError, TypeError) as error:
+            raise ConfigError(f"{path} is not a cell spec: {error}") from error
+
+
+def build(kind: type[T], values: object, where: str) -> T:
+    """Make a dataclass from a mapping whose keys are its fields.
+
+    Raises
+    ------
+    ConfigError
+        For values that are no mapping, and for unknown or missing keys, listing those that exist.
+    """
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where} must be a mapping; got {values!r}")
+    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise ConfigError(
+            f"{where} has unknown key {', '.join(map(repr, unknown))}; known: {', '.join(sorted(known))}"
+        )
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}") from error
