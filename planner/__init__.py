@@ -1,0 +1,55 @@
+"""Peakcast's planner: prices every byte that a rank will hold. Standard library only.
+
+>>> pricer = compile_pricer(model, Topology(cp=2, ep=2), Step(), coefficients="art-shared")
+>>> print(pricer.price(Batch(tokens=194_753)))
+"""
+
+from planner.admission import Admit, Child, Decision, Demand, MemorySample, Refuse, Split
+from planner.batch import Batch, Layout, lay_out
+from planner.coefficients import Coefficients, Unpriced, shipped_tables
+from planner.errors import ConfigError, PlannerError, TableError
+from planner.model import LinearAttention, Model
+from planner.moments import Moment, Phase
+from planner.price import Line, MomentPrice, Price
+from planner.pricer import Pricer, compile_pricer
+from planner.routing import Routing
+from planner.state import LiveState
+from planner.step import Step
+from planner.topology import Topology
+from planner.units import Bytes, Rows, Tokens, gib
+
+__all__ = [
+    "Admit",
+    "Batch",
+    "Bytes",
+    "Child",
+    "Coefficients",
+    "ConfigError",
+    "Decision",
+    "Demand",
+    "Layout",
+    "Line",
+    "LinearAttention",
+    "LiveState",
+    "MemorySample",
+    "Model",
+    "Moment",
+    "MomentPrice",
+    "Phase",
+    "PlannerError",
+    "Price",
+    "Pricer",
+    "Refuse",
+    "Routing",
+    "Rows",
+    "Split",
+    "Step",
+    "TableError",
+    "Tokens",
+    "Topology",
+    "Unpriced",
+    "compile_pricer",
+    "gib",
+    "lay_out",
+    "shipped_tables",
+]

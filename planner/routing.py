@@ -1,0 +1,112 @@
+"""Routing: how many of a group's (token, expert) pairs arrive at each rank and layer."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.errors import ConfigError
+from planner.units import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """What is known of the router before the call.
+
+    Parameters
+    ----------
+    shares
+        For each layer, the share of all pairs that each expert receives (sums to 1 a layer), from a
+        record or a census; ``None``: balanced, every rank of a group receives its even share.
+
+    Raises
+    ------
+    ConfigError
+        When a share is negative or a layer's shares do not sum to 1 (within 1e-6).
+    """
+
+    shares: tuple[tuple[float, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        for layer, row in enumerate(self.shares or ()):
+            if any(not share >= 0 for share in row) or abs(sum(row) - 1) > 1e-6:
+                raise ConfigError(
+                    f"Routing: the shares of layer {layer} must be at least 0 and sum to 1; "
+                    f"they sum to {sum(row):.6f} (least {min(row, default=0)})"
+                )
+
+    @classmethod
+    def balanced(cls) -> "Routing":
+        """Every rank of an expert group receives an even share."""
+        return cls()
+
+    @classmethod
+    def measured(cls, shares: Sequence[Sequence[float]]) -> "Routing":
+        """Shares of each layer and expert, as a record or a census gives them."""
+        return cls(tuple(tuple(float(s) for s in row) for row in shares))
+
+    def require(self, num_layers: int, num_experts: int) -> None:
+        """Check that measured shares are of a model of these sizes."""
+        if self.shares is None:
+            return
+        widths = {len(row) for row in self.shares}
+        if len(self.shares) != num_layers or widths != {num_experts}:
+            raise ConfigError(
+                f"Routing was measured on {len(self.shares)} layers x {sorted(widths)} experts; "
+                f"the model has {num_layers} x {num_experts}; measure it on this model"
+            )
+
+    def rank_shares(self, ep: int, ep_rank: int) -> tuple[float, ...] | None:
+        """Return the share of a layer's pairs that arrive at expert rank ``ep_rank``, per layer."""
+        if self.shares is None:
+            return None
+        local = len(self.shares[0]) // ep
+        return tuple(
+            math.fsum(row[ep_rank * local : (ep_rank + 1) * local]) for row in self.shares
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allowance:
+    """Factors on routed rows for the bound.
+
+    Parameters
+    ----------
+    balanced
+        Factor where routing is not known, applied as ``ceil(top_k x balanced)`` rows a token
+        (domain: the published planner's 1.5).
+    measured
+        Factor on rows that follow from measured shares.
+    """
+
+    balanced: float = 1.0
+    measured: float = 1.0
+
+
+def expected_rows(
+    shares: tuple[float, ...] | None, *, tokens: int, group_tokens: int, top_k: int, layers: int
+) -> tuple[Rows, ...]:
+    """Routed rows of each layer: this rank's own tokens x top-k, or its measured share of the group's."""
+    if shares is None:
+        return (Rows(tokens * top_k),) * layers
+    return tuple(Rows(math.ceil(group_tokens * top_k * share)) for share in shares)
+
+
+def bound_rows(
+    expected: tuple[Rows, ...],
+    allowance: Allowance,
+    *,
+    measured: bool,
+    tokens: int,
+    group_tokens: int,
+    top_k: int,
+    local_experts: int,
+) -> tuple[Rows, ...]:
+    """Routed rows with the allowance, never above the worst case (every token to every local expert it can take)."""
+    worst = group_tokens * min(top_k, local_experts)
+    if measured:
+        padded = [math.ceil(rows * allowance.measured) for rows in expected]
+    else:
+        padded = [tokens * math.ceil(top_k * allowance.balanced) for _ in expected]
+    return tuple(
+        Rows(max(rows, min(more, worst))) for rows, more in zip(expected, padded, strict=True)
+    )

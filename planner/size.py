@@ -1,0 +1,57 @@
+"""Size: bytes of one copy of a term, per unit of the quantities that a batch brings.
+
+A formula states how a tensor grows (``tokens=hidden·itemsize``: one row a token), never a number of
+tokens. So a price is a sum of products of counts, compiled once per topology, and cannot fall when a
+count rises.
+"""
+
+from dataclasses import astuple, dataclass, fields
+
+from planner.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """Bytes per unit of each quantity, at one layer of one rank.
+
+    Parameters
+    ----------
+    call
+        Once a call, whatever its size.
+    tokens, requests
+        Per local token; per request of this rank's replica.
+    rows
+        Per routed row of the layer at hand.
+    group_tokens
+        Per slot of the expert group: ranks of the group x tokens of its busiest rank.
+    head_tokens
+        Per token of a head chunk (at most the chunk's size).
+    reached, passed
+        Per layer up to and with the one at hand; per layer above it (whose backward is over).
+    tokens_reached, tokens_passed, rows_reached, rows_passed, group_tokens_reached, group_tokens_passed
+        Per token, routed row and slot, counted once for each such layer.
+    """
+
+    call: int = 0
+    tokens: int = 0
+    requests: int = 0
+    rows: int = 0
+    group_tokens: int = 0
+    head_tokens: int = 0
+    reached: int = 0
+    passed: int = 0
+    tokens_reached: int = 0
+    tokens_passed: int = 0
+    rows_reached: int = 0
+    rows_passed: int = 0
+    group_tokens_reached: int = 0
+    group_tokens_passed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in zip(QUANTITIES, astuple(self), strict=True):
+            if value < 0:
+                raise ConfigError(f"Size.{name} is {value}; bytes are never negative")
+
+
+QUANTITIES = tuple(field.name for field in fields(Size))
+"""Names of the quantities, in the order of `planner.work.Work`."""

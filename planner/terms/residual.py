@@ -1,0 +1,50 @@
+"""The residual stream: checkpointed boundaries, what flows inside a layer, and gradients of both."""
+
+from planner.local import Local
+from planner.size import Size
+from planner.term import term
+
+
+@term(
+    "residual.boundaries",
+    what="saved input of each checkpointed layer whose backward is still to come",
+    when=lambda local: local.recompute == "full",
+    persists=True,
+    source="derivation: full uniform recompute keeps one (tokens, hidden) a layer",
+)
+def boundaries(local: Local) -> Size:
+    """(tokens, hidden) a layer reached, in the activation dtype."""
+    return Size(tokens_reached=local.hidden * local.itemsize)
+
+
+@term(
+    "residual.input_gradients",
+    what="one gradient for each boundary, as the published planner allows for",
+    when=lambda local: local.recompute == "full",
+    persists=True,
+    source="published planner: boundary input gradients at TP1, one per boundary",
+)
+def input_gradients(local: Local) -> Size:
+    """(tokens, hidden) for every layer, in the activation dtype."""
+    return Size(tokens=local.layers * local.hidden * local.itemsize)
+
+
+@term(
+    "residual.stream",
+    what="norms, residual sums and their gradients inside the layer at hand",
+    source="derivation: (tokens, hidden) tensors between a layer's modules",
+)
+def stream(local: Local) -> Size:
+    """(tokens, hidden) in the activation dtype."""
+    return Size(tokens=local.hidden * local.itemsize)
+
+
+@term(
+    "residual.floor",
+    what="static activation floor of the published planner: clamp(layers // 4 + 4, 4, 16) streams",
+    source="published planner: static activation floor",
+)
+def floor(local: Local) -> Size:
+    """(tokens, hidden) x clamp(layers // 4 + 4, 4, 16), in the activation dtype."""
+    copies = min(max(local.layers // 4 + 4, 4), 16)
+    return Size(tokens=copies * local.hidden * local.itemsize)
