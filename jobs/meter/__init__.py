@@ -1,0 +1,1 @@
+"""The meters: what a call really holds, and which planner term it belongs to."""
