@@ -48,7 +48,8 @@ class Planned:
     decision
         ``verdict`` (admit, split, refuse), ``children`` and the verdict's numbers.
     peak_moment, terms, moments
-        The moment of the expected peak, each term's bytes there, and expected/bound of every moment.
+        The moment of the expected peak, each term's bytes there, and expected and bound of every
+        moment.
     unpriced
         What the coefficient table does not price here, each with the reason.
     """
@@ -115,7 +116,7 @@ class Observed:
 
 @dataclass(kw_only=True, slots=True)
 class RankRecord:
-    """One call on one rank. ``planned`` or ``observed`` is absent where the call did not get so far."""
+    """One call on one rank; ``planned`` or ``observed`` is absent where it did not get so far."""
 
     key: str
     label: str

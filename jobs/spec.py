@@ -124,7 +124,8 @@ class Meter:
             and self.budget_gib > 0
         ):
             raise ConfigError(
-                f"Meter.budget_gib must be a positive number of GiB or null; got {self.budget_gib!r}"
+                f"Meter.budget_gib must be a positive number of GiB or null; "
+                f"got {self.budget_gib!r}"
             )
 
 
@@ -228,7 +229,8 @@ def build(kind: type[T], values: object, where: str) -> T:
     unknown = sorted(set(values) - known)
     if unknown:
         raise ConfigError(
-            f"{where} has unknown key {', '.join(map(repr, unknown))}; known: {', '.join(sorted(known))}"
+            f"{where} has unknown key {', '.join(map(repr, unknown))}; "
+            f"known: {', '.join(sorted(known))}"
         )
     try:
         return kind(**values)

@@ -12,6 +12,7 @@ from planner.model import LinearAttention, Model
 from planner.moments import Moment, Phase
 from planner.price import Line, MomentPrice, Price
 from planner.pricer import Pricer, compile_pricer
+from planner.profile import Profile
 from planner.routing import Routing
 from planner.state import LiveState
 from planner.step import Step
@@ -39,6 +40,7 @@ __all__ = [
     "PlannerError",
     "Price",
     "Pricer",
+    "Profile",
     "Refuse",
     "Routing",
     "Rows",

@@ -1,7 +1,7 @@
 """Admission: may this batch run now, in how many children, or why not.
 
-A decision is a pure function of a pricer, a batch and a sample of every rank's memory, so that ranks
-which exchanged their samples take the same decision without another word, and so that it replays.
+A decision is a pure function of a pricer, a batch and a sample of every rank's memory, so that
+ranks which exchanged their samples take the same decision without another word, and it replays.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from planner.coefficients import Unpriced
 from planner.errors import ConfigError
 from planner.moments import Phase
 from planner.price import Price
+from planner.profile import Profile
 from planner.state import LiveState
 from planner.units import Bytes, gib
 
@@ -29,11 +30,18 @@ class MemorySample:
     room_bytes
         What each global rank can still take; ``None``: no limit.
     held_tokens
-        Padded tokens of each rank's HybridEP buffer (0: none yet), or one figure for all.
+        Padded tokens that the HybridEP buffers were made for (0: none yet).
+    held_over_bytes
+        On each rank, what the dispatchers kept of an earlier call: gone by the time that backward
+        begins, since every layer's forward replaces its own. Empty: none.
+    profiles
+        What earlier calls of each rank have shown. Empty: nothing yet.
     """
 
     room_bytes: tuple[int | None, ...]
     held_tokens: int = 0
+    held_over_bytes: tuple[int, ...] = ()
+    profiles: tuple[Profile, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,12 +141,8 @@ def admit(
     ConfigError
         When the sample does not speak of every rank.
     """
-    if len(sample.room_bytes) != pricer.topology.world:
-        raise ConfigError(
-            f"MemorySample.room_bytes speaks of {len(sample.room_bytes)} ranks; "
-            f"the topology has {pricer.topology.world}"
-        )
-    whole = (_child(pricer, batch, sample, lay_out(batch, pricer.topology)),)
+    _require_every_rank(sample, pricer.topology.world)
+    whole: tuple[Child, ...] = (_child(pricer, batch, sample, lay_out(batch, pricer.topology)),)
     unsplit = demands_of(whole, sample, together=pricer.coefficients.children_together)
     unpriced = whole[0].prices[0].unpriced
     if unpriced and not allow_unpriced:
@@ -156,11 +160,11 @@ def admit(
     if _fits(unsplit):
         return Admit(children=whole, demands=unsplit)
     binding = max(unsplit, key=lambda demand: demand.short_bytes)
-    smallest = whole
+    smallest: tuple[Child, ...] = whole
     for count in range(2, most_children(whole[0].layout) + 1):
         smallest = tuple(
-            _child(pricer, batch, sample, layout)
-            for layout in split_layouts(batch, pricer, whole[0].layout, count)
+            _child(pricer, batch, sample, layout, accumulating=place > 0)
+            for place, layout in enumerate(split_layouts(batch, pricer, whole[0].layout, count))
         )
         demands = demands_of(smallest, sample, together=pricer.coefficients.children_together)
         if _fits(demands):
@@ -173,9 +177,7 @@ def most_children(layout: Layout) -> int:
     return max(len(run) for run in layout.replicas)
 
 
-def split_layouts(
-    batch: Batch, pricer: "Pricer", layout: Layout, count: int
-) -> tuple[Layout, ...]:
+def split_layouts(batch: Batch, pricer: "Pricer", layout: Layout, count: int) -> tuple[Layout, ...]:
     """Cut every replica's requests into ``count`` contiguous, token-balanced runs.
 
     A replica with fewer requests than children has empty runs, so that all ranks run as many.
@@ -183,9 +185,7 @@ def split_layouts(
     runs: list[tuple[tuple[int, ...], ...]] = []
     for replica in layout.replicas:
         lengths = [batch.requests[index] for index in replica]
-        runs.append(
-            tuple(tuple(replica[i] for i in run) for run in balanced_runs(lengths, count))
-        )
+        runs.append(tuple(tuple(replica[i] for i in run) for run in balanced_runs(lengths, count)))
     return tuple(
         lay_out(batch, pricer.topology, tuple(replica[child] for replica in runs))
         for child in range(count)
@@ -204,9 +204,10 @@ def demands_of(
     demands: list[Demand] = []
     for rank, room in enumerate(sample.room_bytes):
         prices = [child.prices[rank] for child in children]
-        peak = max(price.bound_bytes for price in prices)
-        if together and len(prices) > 1:
-            peak = _together(prices)
+        peak = _together(prices) if together and len(prices) > 1 else _in_turn(prices, sample, rank)
+        if sample.profiles:
+            seen = sample.profiles[rank]
+            peak = max(peak, *(seen.floor(price.expected_bytes) for price in prices))
         demands.append(
             Demand(
                 rank=rank,
@@ -218,24 +219,57 @@ def demands_of(
     return tuple(demands)
 
 
+def _in_turn(prices: Sequence[Price], sample: MemorySample, rank: int) -> Bytes:
+    """Peak of children that run one after the other, above what is live when the first begins.
+
+    What the dispatchers hold of an earlier call lies below that baseline and is released before
+    backward, so it makes room there. What an earlier child left lies above it during forward.
+    """
+    released = sample.held_over_bytes[rank] if sample.held_over_bytes else 0
+    peak, left = 0, 0
+    for price in prices:
+        forward, backward = price.peak(Phase.FORWARD)[1], price.peak(Phase.BACKWARD)[1]
+        peak = max(peak, forward + left, backward - released)
+        left = price.peak(Phase.BETWEEN)[1]
+    return Bytes(peak)
+
+
 def _together(prices: Sequence[Price]) -> Bytes:
     """Peak of children whose graphs live side by side (domain: the published rung cost)."""
-
-    def bound(price: Price, phase: Phase) -> int:
-        return max((m.bound for at, m in price.moments.items() if at.phase is phase), default=0)
-
     forward = sum(price.retained_bound_bytes for price in prices) + max(
-        max(0, bound(price, Phase.FORWARD) - price.retained_bound_bytes) for price in prices
+        max(0, price.peak(Phase.FORWARD)[1] - price.retained_bound_bytes) for price in prices
     )
     backward = sum(price.persistent_bound_bytes for price in prices) + max(
-        max(0, bound(price, Phase.BACKWARD) - price.persistent_bound_bytes) for price in prices
+        max(0, price.peak(Phase.BACKWARD)[1] - price.persistent_bound_bytes) for price in prices
     )
     return Bytes(max(forward, backward))
 
 
-def _child(pricer: "Pricer", batch: Batch, sample: MemorySample, layout: Layout) -> Child:
+def _child(
+    pricer: "Pricer",
+    batch: Batch,
+    sample: MemorySample,
+    layout: Layout,
+    *,
+    accumulating: bool = False,
+) -> Child:
     state = LiveState(held_tokens=sample.held_tokens)
-    return Child(layout=layout, prices=pricer.price_ranks(batch, state, layout=layout))
+    return Child(
+        layout=layout,
+        prices=pricer.price_ranks(batch, state, layout=layout, accumulating=accumulating),
+    )
+
+
+def _require_every_rank(sample: MemorySample, world: int) -> None:
+    for name, figures in (
+        ("room_bytes", sample.room_bytes),
+        ("held_over_bytes", sample.held_over_bytes),
+        ("profiles", sample.profiles),
+    ):
+        if len(figures) != world and (figures or name == "room_bytes"):
+            raise ConfigError(
+                f"MemorySample.{name} speaks of {len(figures)} ranks; the topology has {world}"
+            )
 
 
 def _fits(demands: Sequence[Demand]) -> bool:
@@ -263,7 +297,7 @@ def _refuse(
         )
         ways.append(
             "send shorter requests: "
-            f"the longest child still has {max(c.layout.busiest for c in smallest)} tokens on a rank"
+            f"the largest child has {max(c.layout.busiest for c in smallest)} tokens on a rank"
         )
     else:
         ways.append(

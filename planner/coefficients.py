@@ -209,7 +209,10 @@ def _when(facts: Mapping[str, Any]) -> When:
     if unknown:
         raise TableError(f"when names {', '.join(unknown)}; it can name {', '.join(FACTS)}")
     return When(
-        tuple((fact, tuple(allowed) if isinstance(allowed, list) else (allowed,)) for fact, allowed in facts.items())
+        tuple(
+            (fact, tuple(allowed) if isinstance(allowed, list) else (allowed,))
+            for fact, allowed in facts.items()
+        )
     )
 
 
@@ -223,7 +226,9 @@ def _copies(entry: Mapping[str, Any]) -> Copies:
         }
         for moment, (low, high) in interval.items():
             if not low <= at[moment] / MILLI <= high:
-                raise TableError(f"{at[moment] / MILLI:g} lies outside its interval [{low}, {high}]")
+                raise TableError(
+                    f"{at[moment] / MILLI:g} lies outside its interval [{low}, {high}]"
+                )
         return Copies(
             term=entry["term"],
             at=at,

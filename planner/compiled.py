@@ -59,6 +59,8 @@ def compile_terms(local: Local, table: Coefficients) -> Compiled:
             )
     live: dict[Moment, list[LiveTerm]] = {}
     unpriced = [note for note, when in table.notes if when.mismatch(local) is None]
+    if local.dispatcher == "deepep":
+        unpriced.append(Unpriced("buffers.deepep", "no formula of DeepEP's own buffers yet"))
     for term in TERMS:
         if not term.when(local):
             continue
@@ -76,9 +78,7 @@ def compile_terms(local: Local, table: Coefficients) -> Compiled:
     return Compiled(stages, tuple(unpriced))
 
 
-def _copies_here(
-    term: Term, local: Local, table: Coefficients
-) -> Mapping[Moment, int] | Unpriced:
+def _copies_here(term: Term, local: Local, table: Coefficients) -> Mapping[Moment, int] | Unpriced:
     entries = [entry for entry in table.copies if entry.term == term.name]
     here = [entry for entry in entries if entry.when.mismatch(local) is None]
     if len(here) > 1:

@@ -3,7 +3,7 @@
 ::
 
     PlannerError (ValueError)
-    ├── ConfigError      a model, topology, step or batch that cannot be: names the value and the way out
+    ├── ConfigError      a model, topology, step or batch that cannot be; names value and way out
     ├── TableError       a coefficient table that cannot be read, or that names what does not exist
     └── UnpricedError    the caller asked for a number where the table has none
 

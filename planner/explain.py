@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def explain(price: "Price") -> str:
-    """Return the table of one rank: a line a term, a column a moment, then peaks and what is left out.
+    """Return the table of one rank: a line a term, a column a moment, peaks, what is left out.
 
     Copies stand behind each figure. Bytes are expected ones; bound and growth stand below.
     """

@@ -50,7 +50,7 @@ class BufferPolicy:
 
 
 def padded_tokens(tokens: int, ranks: int) -> Tokens:
-    """Pad tokens per rank as DeepEP does: to 4/gcd(4, ranks), at least 512, then to chunks of 64."""
+    """Pad tokens per rank as DeepEP does: to 4/gcd(4, ranks), at least 512, then chunks of 64."""
     aligned = align_up(tokens, TMA_ALIGNMENT // math.gcd(TMA_ALIGNMENT, ranks))
     return Tokens(align_up(max(aligned, LEAST_TOKENS), COMBINE_CHUNK))
 
@@ -69,7 +69,9 @@ def near_balanced_tokens(longest: int, cp: int, busiest: int) -> Tokens:
     return Tokens(max(min(longest, 2 * mean), busiest))
 
 
-def buffer_bytes(tokens: int, *, ranks: int, hidden: int, num_experts: int, itemsize: int = 2) -> Bytes:
+def buffer_bytes(
+    tokens: int, *, ranks: int, hidden: int, num_experts: int, itemsize: int = 2
+) -> Bytes:
     """Bytes that a rank's buffer holds for ``tokens`` padded tokens on each of ``ranks`` ranks.
 
     ``num_experts`` counts the group's expert columns, all experts of a layer.
@@ -79,7 +81,7 @@ def buffer_bytes(tokens: int, *, ranks: int, hidden: int, num_experts: int, item
 
 
 def growth_bytes(needed: int, held: int, policy: BufferPolicy) -> Bytes:
-    """Bytes that a call adds outside PyTorch, given the buffer it needs and the one that is held."""
+    """Bytes that a call adds outside PyTorch, from the buffer it needs and the one that is held."""
     if needed <= held:
         return Bytes(0)
     return Bytes(needed if policy.replace == "beside" else needed - held)

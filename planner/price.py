@@ -134,7 +134,7 @@ class Price:
         return self.terms_at(self.peak_moment)
 
     def terms_at(self, moment: Moment) -> dict[str, Bytes]:
-        """Expected bytes of each term at ``moment``."""
+        """Return the expected bytes of each term at ``moment``."""
         return {line.term: line.expected for line in self.lines if line.moment is moment}
 
     def __str__(self) -> str:

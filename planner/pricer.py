@@ -1,6 +1,6 @@
 """compile_pricer: a model on a topology under a table → a Pricer that prices batch after batch."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner.admission import Decision, MemorySample, admit
 from planner.batch import Batch, Layout, lay_out
@@ -34,7 +34,12 @@ class Pricer:
     _shares: tuple[tuple[float, ...] | None, ...] = field(repr=False)
 
     def price_ranks(
-        self, batch: Batch, state: LiveState | None = None, *, layout: Layout | None = None
+        self,
+        batch: Batch,
+        state: LiveState | None = None,
+        *,
+        layout: Layout | None = None,
+        accumulating: bool = False,
     ) -> tuple[Price, ...]:
         """Price a batch on every rank of the world, in global rank order.
 
@@ -44,12 +49,14 @@ class Pricer:
             What the process holds already; by default nothing (a cold call).
         layout
             Where the tokens lie, when it is not `planner.batch.lay_out`'s own choice.
+        accumulating
+            Whether an earlier child of the same call has left gradients.
         """
         if layout is None:
             layout = lay_out(batch, self.topology)
         held = (state or LiveState()).held_tokens
         return tuple(
-            self._price(rank, layout, held) for rank in range(self.topology.world)
+            self._price(rank, layout, held, accumulating) for rank in range(self.topology.world)
         )
 
     def price(
@@ -68,13 +75,22 @@ class Pricer:
     def rates(self, moment: Moment, *, bound: bool = True) -> dict[str, int]:
         """Bytes of each term at ``moment`` for one local token, all ranks alike.
 
-        With ``bound``, routed rows carry the table's allowance (the margin on bytes does not enter).
+        With ``bound``, routed rows carry the table's allowance; the margin on bytes does not enter.
         """
         top_k = self.local.top_k
-        rows = bound_rows(
-            (Rows(top_k),), self._allowance, measured=False, tokens=1,
-            group_tokens=self.local.group_ranks, top_k=top_k, local_experts=self.local.local_experts,
-        ) if bound else (Rows(top_k),)
+        rows = (
+            bound_rows(
+                (Rows(top_k),),
+                self._allowance,
+                measured=False,
+                tokens=1,
+                group_tokens=self.local.group_ranks,
+                top_k=top_k,
+                local_experts=self.local.local_experts,
+            )
+            if bound
+            else (Rows(top_k),)
+        )
         work = Work(
             tokens=Tokens(1), requests=0, group_slots=Tokens(self.local.group_ranks), rows=rows
         )
@@ -91,29 +107,40 @@ class Pricer:
         """At EP1 every pair of a rank stays on it, so that nothing is allowed for."""
         return self.coefficients.allowance if self.local.ep > 1 else Allowance()
 
-    def _works(self, rank: int, layout: Layout) -> tuple[Work, Work]:
+    def _works(self, rank: int, layout: Layout, accumulating: bool) -> tuple[Work, Work]:
         """Return the counts of this rank as expected, and with the allowance on routed rows."""
-        group = [
-            layout.tokens_of(peer, self.topology) for peer in self.topology.expert_group(rank)
-        ]
+        group = [layout.tokens_of(peer, self.topology) for peer in self.topology.expert_group(rank)]
         tokens, group_tokens = layout.tokens_of(rank, self.topology), sum(group)
         shares = self._shares[rank] if self.local.ep > 1 else None
         rows = expected_rows(
-            shares, tokens=tokens, group_tokens=group_tokens,
-            top_k=self.local.top_k, layers=self.local.layers,
+            shares,
+            tokens=tokens,
+            group_tokens=group_tokens,
+            top_k=self.local.top_k,
+            layers=self.local.layers,
         )
         more = bound_rows(
-            rows, self._allowance, measured=shares is not None, tokens=tokens,
-            group_tokens=group_tokens, top_k=self.local.top_k,
+            rows,
+            self._allowance,
+            measured=shares is not None,
+            tokens=tokens,
+            group_tokens=group_tokens,
+            top_k=self.local.top_k,
             local_experts=self.local.local_experts,
         )
         requests = len(layout.replicas[self.topology.dp_rank(rank)])
         slots = Tokens(max(group) * len(group))
-        expected = Work(tokens=tokens, requests=requests, group_slots=slots, rows=rows)
-        return expected, Work(tokens=tokens, requests=requests, group_slots=slots, rows=more)
+        expected = Work(
+            tokens=tokens,
+            requests=requests,
+            group_slots=slots,
+            rows=rows,
+            accumulating=accumulating,
+        )
+        return expected, replace(expected, rows=more)
 
-    def _price(self, rank: int, layout: Layout, held: int) -> Price:
-        expected, bound = self._works(rank, layout)
+    def _price(self, rank: int, layout: Layout, held: int, accumulating: bool) -> Price:
+        expected, bound = self._works(rank, layout, accumulating)
         quantities, more = expected.quantities(self.local), bound.quantities(self.local)
         margin = self.coefficients.margin_milli
         moments: dict[Moment, MomentPrice] = {}

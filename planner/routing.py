@@ -60,9 +60,7 @@ class Routing:
         if self.shares is None:
             return None
         local = len(self.shares[0]) // ep
-        return tuple(
-            math.fsum(row[ep_rank * local : (ep_rank + 1) * local]) for row in self.shares
-        )
+        return tuple(math.fsum(row[ep_rank * local : (ep_rank + 1) * local]) for row in self.shares)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +83,7 @@ class Allowance:
 def expected_rows(
     shares: tuple[float, ...] | None, *, tokens: int, group_tokens: int, top_k: int, layers: int
 ) -> tuple[Rows, ...]:
-    """Routed rows of each layer: this rank's own tokens x top-k, or its measured share of the group's."""
+    """Return routed rows per layer: own tokens x top-k, or the measured share of the group's."""
     if shares is None:
         return (Rows(tokens * top_k),) * layers
     return tuple(Rows(math.ceil(group_tokens * top_k * share)) for share in shares)
@@ -101,7 +99,10 @@ def bound_rows(
     top_k: int,
     local_experts: int,
 ) -> tuple[Rows, ...]:
-    """Routed rows with the allowance, never above the worst case (every token to every local expert it can take)."""
+    """Return routed rows with the allowance, never above the worst case.
+
+    The worst: every token of the group goes to as many of this rank's experts as it can.
+    """
     worst = group_tokens * min(top_k, local_experts)
     if measured:
         padded = [math.ceil(rows * allowance.measured) for rows in expected]

@@ -1,8 +1,8 @@
 """Size: bytes of one copy of a term, per unit of the quantities that a batch brings.
 
 A formula states how a tensor grows (``tokens=hidden·itemsize``: one row a token), never a number of
-tokens. So a price is a sum of products of counts, compiled once per topology, and cannot fall when a
-count rises.
+tokens. So a price is a sum of products of counts, compiled once per topology, and cannot fall when
+a count rises.
 """
 
 from dataclasses import astuple, dataclass, fields
@@ -26,10 +26,12 @@ class Size:
         Per slot of the expert group: ranks of the group x tokens of its busiest rank.
     head_tokens
         Per token of a head chunk (at most the chunk's size).
-    reached, passed
-        Per layer up to and with the one at hand; per layer above it (whose backward is over).
-    tokens_reached, tokens_passed, rows_reached, rows_passed, group_tokens_reached, group_tokens_passed
-        Per token, routed row and slot, counted once for each such layer.
+    graded
+        Per layer whose parameters' gradients are live: those above the one at hand, whose backward
+        is over, or all of them once an earlier child has left its own.
+    tokens_reached, rows_reached, group_tokens_reached, tokens_passed, rows_passed, …
+        Per token, routed row and slot, counted once for each layer up to and with the one at hand
+        (reached), and for each layer above it (passed).
     """
 
     call: int = 0
@@ -38,8 +40,7 @@ class Size:
     rows: int = 0
     group_tokens: int = 0
     head_tokens: int = 0
-    reached: int = 0
-    passed: int = 0
+    graded: int = 0
     tokens_reached: int = 0
     tokens_passed: int = 0
     rows_reached: int = 0

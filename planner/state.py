@@ -1,4 +1,4 @@
-"""LiveState: what a process already holds when a call is planned. An argument, so that decisions replay."""
+"""LiveState: what a process already holds; an argument, so that decisions replay."""
 
 from dataclasses import dataclass
 

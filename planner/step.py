@@ -66,8 +66,9 @@ class Step:
             chosen = "hybridep" if topology.ep * topology.etp > 1 else "alltoall"
         if self.dispatcher_ep is not None and self.dispatcher_ep != topology.ep:
             raise ConfigError(
-                f"the {chosen} dispatcher was built for ep = {self.dispatcher_ep}, the topology has "
-                f"ep = {topology.ep}; build it for the topology's ep, or set Step.dispatcher_ep to it"
+                f"the {chosen} dispatcher was built for ep = {self.dispatcher_ep}, "
+                f"the topology has ep = {topology.ep}; "
+                "build it for the topology's ep, or set Step.dispatcher_ep to it"
             )
         if chosen in ("hybridep", "deepep") and topology.ep * topology.etp == 1:
             raise ConfigError(

@@ -1,7 +1,7 @@
 """Term: one priced kind of bytes, declared once.
 
-The declaration says what the bytes are, when they exist at all, how one copy grows, and where that is
-known from. How many copies are live at which moment is data: `planner.coefficients`.
+The declaration says what the bytes are, when they exist at all, how one copy grows, and where
+that is known from. How many copies are live at which moment is data: `planner.coefficients`.
 """
 
 from collections.abc import Callable
@@ -62,8 +62,6 @@ def term(
     """Declare a term: the decorated function gives the size of one copy."""
 
     def declare(size: SizeOf) -> Term:
-        return Term(
-            name=name, what=what, when=when, size=size, persists=persists, source=source
-        )
+        return Term(name=name, what=what, when=when, size=size, persists=persists, source=source)
 
     return declare

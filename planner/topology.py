@@ -39,7 +39,7 @@ class Topology:
                 f"Topology: ep·etp = {self.ep}·{self.etp} must divide dp·cp·tp = "
                 f"{self.dp}·{self.cp}·{self.tp} = {stage}; "
                 + (f"ep can be {', '.join(fits)}, or " if fits else "")
-                + f"raise dp to a multiple that makes it divide (dp={self.ep * self.etp} always does)"
+                + f"raise dp (dp={self.ep * self.etp} always divides)"
             )
 
     @property

@@ -26,10 +26,10 @@ def align_up(value: int, to: int) -> int:
 
 
 def gib(value: int) -> str:
-    """Show bytes in GiB (2^30), or in MiB or KiB where GiB would read as zero."""
+    """Show bytes in GiB (2^30), or in a smaller unit where GiB would read as zero."""
     size = abs(value)
     if size >= GIB // 10:
         return f"{value / GIB:.2f} GiB"
     if size >= MIB // 10:
         return f"{value / MIB:.2f} MiB"
-    return f"{value / 1024:.1f} KiB"
+    return f"{value / 1024:.1f} KiB" if size >= 1024 else f"{value} B"

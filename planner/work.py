@@ -1,4 +1,4 @@
-"""Work: what one call brings to one rank, in counts; the other factor of every `planner.size.Size`."""
+"""Work: what one call brings to one rank, in counts; the other factor of `planner.size.Size`."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -19,12 +19,15 @@ class Work:
         Ranks of the expert group x tokens of its busiest rank.
     rows
         Routed rows at this rank's experts, per layer.
+    accumulating
+        Whether an earlier child of the same call has left gradients that this one adds to.
     """
 
     tokens: Tokens
     requests: int
     group_slots: Tokens
     rows: tuple[Rows, ...]
+    accumulating: bool = False
 
     def candidate_layers(self) -> range:
         """Layers at which a moment can be fullest: all, or both ends where every layer is alike.
@@ -52,8 +55,7 @@ class Work:
                     self.rows[layer],
                     self.group_slots,
                     head,
-                    reached,
-                    passed,
+                    layers if self.accumulating else passed,
                     self.tokens * reached,
                     self.tokens * passed,
                     below[layer],

@@ -1,0 +1,1 @@
+"""Coefficient tables, one dated TOML file each; see `planner.coefficients`."""

@@ -1,4 +1,4 @@
-"""TERMS: every priced term, in the order of the explain table. Add a term here once it is declared."""
+"""TERMS: every priced term, in the order of the explain table; a declared term is listed here."""
 
 from planner.term import Term
 from planner.terms import experts, head, residual, shared

@@ -1,4 +1,4 @@
-"""The residual stream: checkpointed boundaries, what flows inside a layer, and gradients of both."""
+"""The residual stream: checkpointed boundaries, what flows inside a layer, and gradients."""
 
 from planner.local import Local
 from planner.size import Size

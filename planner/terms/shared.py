@@ -14,7 +14,7 @@ def exists(local: Local) -> bool:
 
 @term(
     "shared.return",
-    what="shared expert's output, held beside the routed experts' work (gated: and before its gate)",
+    what="shared expert's output, held beside the routed work (gated: and before its gate)",
     when=exists,
     source=SEED + ": 4,096 + 4,096 B a local token at hidden 2048",
 )

@@ -25,14 +25,12 @@ def test_bytes_per_local_token_equal_the_seeds(case):
         qwen(), Topology(**case["topology"]), Step(), coefficients=case["table"]
     )
     rates = pricer.rates(Moment(case["moment"]))
-    priced = sum(
-        size for term, size in rates.items() if term.partition(".")[0] in case["families"]
-    )
+    priced = sum(size for term, size in rates.items() if term.partition(".")[0] in case["families"])
     assert priced == case["bytes"]
 
 
 def test_shared_return_says_so_where_it_is_not_priced():
-    """Reference: seed 002, TP, PP and ETP must be 1 for the shared return; our rule: said, never zero in silence."""
+    """Reference: seed 002, TP, PP and ETP must be 1; and what is not priced is said."""
     for topology in (Topology(dp=2, tp=2), Topology(pp=2), Topology(dp=2, etp=2)):
         pricer = compile_pricer(qwen(), topology, Step(), coefficients="art-shared")
         unpriced = {part.what: part.why for part in pricer.price(Batch(tokens=4096)).unpriced}
@@ -58,9 +56,7 @@ def test_hybridep_formula(case):
     padded = case["padded_tokens"]
     if "tokens" in case:
         assert padded_tokens(case["tokens"], case["ranks"]) == padded
-    assert (
-        buffer_bytes(padded, ranks=case["ranks"], hidden=2048, num_experts=256) == case["bytes"]
-    )
+    assert buffer_bytes(padded, ranks=case["ranks"], hidden=2048, num_experts=256) == case["bytes"]
 
 
 def test_hybridep_capacity():
@@ -80,7 +76,7 @@ def test_hybridep_padding(tokens, ranks, padded):
 
 
 def test_hybridep_group_is_ep_by_etp():
-    """Reference: seed 000, the buffer spans the ETP x EP group; by hand: twice the ranks, twice the rows."""
+    """Reference: seed 000, the buffer spans the ETP x EP group: twice the ranks and rows."""
     ep2 = compile_pricer(qwen(), Topology(dp=4, ep=2), Step(), coefficients="art-954")
     both = compile_pricer(qwen(), Topology(dp=4, ep=2, etp=2), Step(), coefficients="art-954")
     assert both.buffer_bytes(1024) == 2 * ep2.buffer_bytes(1024) == 2 * 1024 * 2 * 5440

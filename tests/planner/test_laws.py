@@ -18,6 +18,7 @@ from planner import (
     compile_pricer,
 )
 from planner.admission import demands_of, split_layouts
+from planner.batch import lay_out
 from planner.hybridep import BufferPolicy, growth_bytes
 from planner.local import localize
 from tests.planner.strategies import TABLES, batches, models, steps, topologies
@@ -36,7 +37,7 @@ def test_bytes_are_never_negative_and_bound_covers_expected(model, topology, ste
 
 @given(models(), topologies(), steps(), TABLES, batches(), st.integers(0, 11), st.integers(1, 999))
 def test_more_tokens_are_never_cheaper(model, topology, step, table, batch, index, more):
-    """Law: lengthening a request never lowers the expected, bound, retained or growth of the worst rank."""
+    """Law: a longer request never lowers a moment's expected or bound, or growth, on any rank."""
     pricer = compile_pricer(model, topology, step, coefficients=table)
     layout = [list(batch.requests)]
     longer = list(batch.requests)
@@ -49,8 +50,6 @@ def test_more_tokens_are_never_cheaper(model, topology, step, table, batch, inde
         )
     else:
         runs = (tuple(range(len(longer))),)
-    from planner.batch import lay_out
-
     small, large = (
         pricer.price_ranks(b, layout=lay_out(b, topology, runs))
         for b in (Batch(requests=requests) for requests in layout)
@@ -71,7 +70,7 @@ def test_ep_never_raises_expert_weights(model, step, ep):
 
 @given(st.integers(0, 10**12), st.integers(0, 10**12), st.sampled_from(["beside", "in-place"]))
 def test_growth_is_idempotent(needed, held, replace):
-    """Law: once grown, the same call grows nothing; beside charges all of the new, in-place the difference."""
+    """Law: once grown, nothing more; beside charges all of the new, in-place the difference."""
     policy = BufferPolicy(reserve="call", replace=replace)
     growth = growth_bytes(needed, held, policy)
     assert growth_bytes(needed, max(needed, held), policy) == 0
@@ -96,10 +95,8 @@ def test_growth_is_in_both_peaks_and_never_retained(model, topology, step, table
 @settings(max_examples=60)
 @given(models(), topologies(), steps(), TABLES, batches(), st.integers(2, 6))
 def test_splitting_never_raises_a_childs_peak(model, topology, step, table, batch, count):
-    """Law: a child holds no more than the whole batch, on any rank, and brings all requests once."""
+    """Law: a child holds no more than the whole on any rank; together they bring all requests."""
     pricer = compile_pricer(model, topology, step, coefficients=table)
-    from planner.batch import lay_out
-
     whole = lay_out(batch, topology)
     prices = pricer.price_ranks(batch, layout=whole)
     children = split_layouts(batch, pricer, whole, count)
@@ -107,9 +104,7 @@ def test_splitting_never_raises_a_childs_peak(model, topology, step, table, batc
     for replica, requests in enumerate(whole.replicas):
         assert tuple(itertools.chain(*(c.replicas[replica] for c in children))) == requests
     for child in children:
-        for part, all_of_it in zip(
-            pricer.price_ranks(batch, layout=child), prices, strict=True
-        ):
+        for part, all_of_it in zip(pricer.price_ranks(batch, layout=child), prices, strict=True):
             assert part.expected_bytes <= all_of_it.expected_bytes
             assert part.bound_bytes <= all_of_it.bound_bytes
             assert part.growth_bytes <= all_of_it.growth_bytes
@@ -117,7 +112,7 @@ def test_splitting_never_raises_a_childs_peak(model, topology, step, table, batc
 
 @given(models(), topologies(), steps(), batches(), st.data())
 def test_measured_routing_conserves_rows(model, topology, step, batch, data):
-    """Law: rows that arrive at a group's ranks are the group's tokens x top-k (up to rounding up)."""
+    """Law: rows that arrive at a group are its tokens x top-k (up to rounding up)."""
     raw = data.draw(
         st.lists(
             st.lists(st.integers(1, 50), min_size=model.num_experts, max_size=model.num_experts),
@@ -138,7 +133,7 @@ def test_measured_routing_conserves_rows(model, topology, step, batch, data):
 
 @given(models(), topologies(), steps(), TABLES, batches())
 def test_ranks_alike_are_priced_alike(model, topology, step, table, batch):
-    """Law: ranks with the same tokens, group and routing have the same price but for their number."""
+    """Law: ranks with the same tokens, group and routing have the same price."""
     pricer = compile_pricer(model, topology, step, coefficients=table)
     prices = pricer.price_ranks(batch)
     if len({price.local_tokens for price in prices}) == 1:
@@ -147,7 +142,7 @@ def test_ranks_alike_are_priced_alike(model, topology, step, table, batch):
 
 @given(models(), topologies(), steps(), TABLES, batches())
 def test_peak_is_a_maximum_over_moments(model, topology, step, table, batch):
-    """Law (design 4.1): terms at the peak sum to the peak (each rounded up), which no moment exceeds."""
+    """Law: terms at the peak sum to the peak (each rounded up), which no moment exceeds."""
     pricer = compile_pricer(model, topology, step, coefficients=table)
     price = pricer.price(batch)
     total = sum(price.terms.values())
@@ -175,9 +170,11 @@ def test_admission_agrees_with_its_own_demand(model, topology, step, batch, shif
 
 def test_a_topology_names_the_ways_out():
     """Reference: house rule 7, an error names the values and what would be right."""
-    with pytest.raises(ConfigError, match=r"ep·etp = 3·1 must divide dp·cp·tp = 8·1·1 = 8; ep can be 1, 2, 4, 8"):
+    with pytest.raises(
+        ConfigError, match=r"ep·etp = 3·1 must divide dp·cp·tp = 8·1·1 = 8; ep can be 1, 2, 4, 8"
+    ):
         Topology(dp=8, ep=3)
-    with pytest.raises(ConfigError, match="Topology.cp must be an integer; got '4'"):
+    with pytest.raises(ConfigError, match=r"Topology\.cp must be an integer; got '4'"):
         Topology(cp="4")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="built for ep = 2, the topology has ep = 4"):
         Step(dispatcher="hybridep", dispatcher_ep=2).dispatcher_at(Topology(dp=4, ep=4))
