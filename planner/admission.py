@@ -30,7 +30,8 @@ class MemorySample:
     room_bytes
         What each global rank can still take; ``None``: no limit.
     held_tokens
-        Padded tokens that the HybridEP buffers were made for (0: none yet).
+        Padded tokens that the HybridEP buffers were made for (0: none yet): one figure, or each
+        rank's own.
     held_over_bytes
         On each rank, what the dispatchers kept of an earlier call: gone by the time that backward
         begins, since every layer's forward replaces its own. Empty: none.
@@ -39,7 +40,7 @@ class MemorySample:
     """
 
     room_bytes: tuple[int | None, ...]
-    held_tokens: int = 0
+    held_tokens: int | tuple[int, ...] = 0
     held_over_bytes: tuple[int, ...] = ()
     profiles: tuple[Profile, ...] = ()
 
@@ -265,6 +266,7 @@ def _require_every_rank(sample: MemorySample, world: int) -> None:
         ("room_bytes", sample.room_bytes),
         ("held_over_bytes", sample.held_over_bytes),
         ("profiles", sample.profiles),
+        ("held_tokens", sample.held_tokens if isinstance(sample.held_tokens, tuple) else ()),
     ):
         if len(figures) != world and (figures or name == "room_bytes"):
             raise ConfigError(

@@ -54,9 +54,9 @@ class Pricer:
         """
         if layout is None:
             layout = lay_out(batch, self.topology)
-        held = (state or LiveState()).held_tokens
+        state = state or LiveState()
         return tuple(
-            self._price(rank, layout, held, accumulating) for rank in range(self.topology.world)
+            self._price(rank, layout, state.held_by(rank), accumulating) for rank in range(self.topology.world)
         )
 
     def price(

@@ -10,7 +10,12 @@ class LiveState:
     Parameters
     ----------
     held_tokens
-        Padded tokens that the held HybridEP buffer was made for (0: none yet).
+        Padded tokens that the held HybridEP buffer was made for (0: none yet): one figure for all
+        ranks, or each global rank's own.
     """
 
-    held_tokens: int = 0
+    held_tokens: int | tuple[int, ...] = 0
+
+    def held_by(self, rank: int) -> int:
+        """Padded tokens of the buffer that global ``rank`` holds."""
+        return self.held_tokens if isinstance(self.held_tokens, int) else self.held_tokens[rank]

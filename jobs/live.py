@@ -1,0 +1,247 @@
+"""The live loop of one rank: sample ▸ price ▸ admit, split or refuse ▸ run ▸ observe ▸ learn.
+
+Ranks exchange what they sampled, and each takes the decision by itself from the same figures: the
+decision is a pure function, so that all take the same one.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from jobs import hybridep
+from jobs.meter.attribution import attribute
+from jobs.meter.call import Call, CallLedger
+from jobs.meter.ledger import Ledger
+from jobs.model.build import ModelUnderTest, routed_rows
+from jobs.record import Observed, Planned, RankRecord
+from jobs.spec import CellSpec
+from jobs.workload import LocalBatch, local_batch
+from planner.admission import Decision, MemorySample, Refuse, Split
+from planner.batch import Batch
+from planner.price import Price
+from planner.pricer import Pricer
+from planner.profile import Profile
+from planner.units import GIB
+
+NO_LIMIT = -1
+"""Stands for a rank without a limit where ranks exchange integers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Communication buffers outside PyTorch: bytes held, and tokens per rank they can take."""
+
+    nbytes: int
+    tokens: int
+
+    @classmethod
+    def now(cls) -> "Outside":
+        """Read this process's buffers."""
+        return cls(hybridep.held_bytes(), hybridep.held_tokens())
+
+
+class LiveLoop:
+    """Runs the calls of a cell on this rank with the planner live.
+
+    Parameters
+    ----------
+    model
+        This rank's shard, weights set.
+    ledger
+        Follows live bytes, the model registered; ``None``: nothing is observed but the buffers.
+    """
+
+    def __init__(
+        self,
+        spec: CellSpec,
+        rank: int,
+        model: ModelUnderTest,
+        pricer: Pricer,
+        ledger: Ledger | None,
+        record: "RecordBase",
+    ) -> None:
+        self.spec = spec
+        self.rank = rank
+        self.model = model
+        self.pricer = pricer
+        self.ledger = ledger
+        self.record = record
+        self.batch = Batch(requests=spec.workload.requests)
+        self.profile = Profile()
+        self.left_over = 0  # what the planner says the call before has left
+
+    def call(self, index: int) -> RankRecord:
+        """Plan and, unless refused, run call ``index``; return what was planned and seen."""
+        held_over = self.left_over
+        decision = self.pricer.admit(
+            self.batch, self._sample(), allow_unpriced=self.spec.meter.allow_unpriced
+        )
+        prices = [child.prices[self.rank] for child in decision.children]
+        planned = plan_of(decision, prices, held_over, self.rank)
+        if isinstance(decision, Refuse):
+            return self.record.of(
+                index,
+                "refused",
+                planned=planned,
+                error=f"{decision.reason}; ways out: {'; '.join(decision.ways_out)}",
+            )
+        loss, observed = self._run(index, decision)
+        self.left_over = prices[-1].left_over_bytes
+        if observed is not None:
+            self.profile = self.profile.learn(planned.expected_bytes, observed.working_set_bytes)
+        return self.record.of(index, "ok", planned=planned, observed=observed, loss=loss)
+
+    def _sample(self) -> MemorySample:
+        """Sample this rank's memory and exchange it with all others."""
+        outside = Outside.now()
+        held_over = self.ledger.held_over_bytes if self.ledger else self.left_over
+        room = NO_LIMIT
+        if self.spec.meter.budget_gib is not None:
+            room = int(self.spec.meter.budget_gib * GIB) - held_over - outside.nbytes
+        released = min(held_over, self.left_over)
+        rows = exchange(
+            [
+                room,
+                outside.tokens,
+                released,
+                self.profile.ratio_milli,
+                self.profile.expected_bytes,
+                self.spec.meter.budget_gib is not None,
+            ]
+        )
+        return MemorySample(
+            room_bytes=tuple(max(0, row[0]) if row[5] else None for row in rows),
+            held_tokens=tuple(row[1] for row in rows),
+            held_over_bytes=tuple(row[2] for row in rows),
+            profiles=tuple(Profile(row[3], row[4]) for row in rows),
+        )
+
+    def _run(self, index: int, decision: Decision) -> tuple[float, Observed | None]:
+        """Run the children of a decision, forward and backward each, and observe the call."""
+        before = Outside.now()
+        replica = self.spec.topology.dp_rank(self.rank)
+        children = [
+            local_batch(self.spec, self.rank, index, child.layout.replicas[replica])
+            for child in decision.children
+        ]
+        self._register(children)
+        started = time.perf_counter()
+        loss = 0.0
+        with self.ledger.call() if self.ledger else nullcontext() as call:
+            for batch in children:
+                loss += self._forward_backward(batch, call)
+        seconds = time.perf_counter() - started
+        self.model.zero_grad(set_to_none=True)
+        if call is None:
+            return loss, None
+        return loss, observe(call.result, before, Outside.now(), routed_rows(self.model), seconds)
+
+    def _register(self, children: Sequence[LocalBatch]) -> None:
+        """Count the requests' tensors as resident: a trainer has them before it plans."""
+        for batch in children if self.ledger else ():
+            for name in ("tokens", "targets", "positions"):
+                self.ledger.register(f"batch.{name}", getattr(batch, name))
+
+    def _forward_backward(self, batch: LocalBatch, call: Call | None) -> float:
+        loss = self.model(batch)
+        if call is not None:
+            call.forward_done()
+        loss.backward()
+        return float(loss.detach())
+
+
+class RecordBase:
+    """What every record of a rank shares."""
+
+    def __init__(self, spec: CellSpec, attempt: int, rank: int, environment: dict[str, Any]):
+        self._shared = {
+            "key": spec.key,
+            "label": spec.label,
+            "attempt": attempt,
+            "rank": rank,
+            "environment": environment,
+        }
+
+    def of(self, index: int, outcome: str, **parts: Any) -> RankRecord:
+        """Return the record of call ``index``; the first call of a process is the cold one."""
+        return RankRecord(
+            **self._shared,
+            call=index,
+            temperature="warm" if index else "cold",
+            outcome=outcome,
+            **parts,
+        )
+
+
+def exchange(figures: Sequence[int]) -> list[list[int]]:
+    """Return every rank's figures, in rank order."""
+    mine = torch.tensor([int(figure) for figure in figures], dtype=torch.int64)
+    everyone = mine.new_empty(dist.get_world_size(), len(figures))
+    dist.all_gather_into_tensor(everyone, mine)
+    return everyone.tolist()
+
+
+def plan_of(
+    decision: Decision, prices: Sequence[Price], held_over: int, rank: int
+) -> Planned:
+    """Return the planner's side of a call: the fullest child's figures on this rank."""
+    fullest = max(prices, key=lambda price: price.expected_bytes)
+    demand = decision.demands[rank]
+    verdict: dict[str, Any] = {
+        "verdict": type(decision).__name__.lower(),
+        "children": len(decision.children),
+        "demands": [
+            asdict(other) | {"bytes": other.bytes, "short_bytes": other.short_bytes}
+            for other in decision.demands
+        ],
+    }
+    if isinstance(decision, Split):
+        verdict["unsplit"] = asdict(decision.unsplit)
+    if isinstance(decision, Refuse):
+        verdict |= {"reason": decision.reason, "ways_out": list(decision.ways_out)}
+    return Planned(
+        expected_bytes=fullest.expected_bytes,
+        bound_bytes=max(price.bound_bytes for price in prices),
+        growth_bytes=max(price.growth_bytes for price in prices),
+        retained_bytes=max(price.retained_bytes for price in prices),
+        held_over_bytes=held_over,
+        demand_bytes=demand.bytes,
+        decision=verdict,
+        peak_moment=str(fullest.peak_moment),
+        terms={name: int(size) for name, size in fullest.terms.items()},
+        moments={
+            str(moment): {"expected": figure.expected, "bound": figure.bound}
+            for moment, figure in fullest.moments.items()
+        },
+        unpriced=[str(part) for part in fullest.unpriced],
+        coefficients=fullest.coefficients,
+        local_tokens=fullest.local_tokens,
+        routed_rows=list(prices[-1].routed_rows),
+    )
+
+
+def observe(
+    call: CallLedger, before: Outside, after: Outside, rows: list[int], seconds: float
+) -> Observed:
+    """Return the meters' side of a call."""
+    attribution = attribute(call.at_peak)
+    return Observed(
+        baseline_bytes=call.baseline_bytes,
+        peak_bytes=call.peak_bytes,
+        working_set_bytes=call.working_set_bytes,
+        retained_bytes=call.retained_bytes or 0,
+        held_over_bytes=call.held_over_bytes,
+        growth_bytes=after.nbytes - before.nbytes,
+        outside_bytes=after.nbytes,
+        terms=attribution.terms,
+        unattributed_bytes=attribution.unattributed_bytes,
+        peak_at=call.peak_at,
+        routed_rows=rows,
+        call_s=seconds,
+        ledger_s=call.ledger_s,
+    )

@@ -1,0 +1,165 @@
+"""One rank of a cell: set up, run the live loop, write a record whatever happens.
+
+By hand, under torchrun's variables::
+
+    torchrun --nproc-per-node=2 -m jobs.rank SPEC OUT
+    python -m jobs.rank SPEC OUT                       # a cell of one rank
+"""
+
+import argparse
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from jobs.checkpoint import read_routing
+from jobs.record import RankRecord, record_path, write_records
+from jobs.spec import CellSpec
+from planner.errors import ConfigError
+from planner.pricer import Pricer, compile_pricer
+from planner.routing import Routing
+
+THREADS = 1
+"""Torch threads of a rank: ranks share the machine's cores, and reductions stay in one order."""
+
+
+def main(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
+    """Run one rank; raises what went wrong, after recording it.
+
+    Parameters
+    ----------
+    rendezvous
+        URL at which the ranks meet (``file://`` or ``tcp://``).
+    """
+    spec = CellSpec.read(spec_path)
+    rank, world = _place(spec)
+    path = record_path(out, spec.key, attempt, rank)
+    done: list[RankRecord] = []
+
+    def keep(record: RankRecord) -> None:
+        if record.call in spec.calls.recorded or record.outcome != "ok":
+            done.append(record)
+            write_records(path, done)
+
+    _run(spec, rank, world, attempt, rendezvous, keep)
+
+
+def _place(spec: CellSpec) -> tuple[int, int]:
+    """Read rank and world size from torchrun's variables, and check them against the cell."""
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if world != spec.topology.world:
+        raise ConfigError(
+            f"this cell ({spec.label}) has {spec.topology.world} ranks, {world} were started; run "
+            f"torchrun --nproc-per-node={spec.topology.world} -m jobs.rank SPEC OUT"
+        )
+    return rank, world
+
+
+def _run(
+    spec: CellSpec,
+    rank: int,
+    world: int,
+    attempt: int,
+    rendezvous: str,
+    keep: Callable[[RankRecord], None],
+) -> None:
+    """Set up, run every call, and turn an error into a record before it goes on."""
+    from jobs.live import RecordBase
+
+    base = RecordBase(spec, attempt, rank, environment())
+    call = 0
+    try:
+        pricer = pricer_of(spec)  # before the ranks meet: bad input is one clear error
+        with _Ranks(spec, rank, world, rendezvous) as ranks:
+            loop = ranks.loop(pricer, base)
+            for call in range(spec.calls.warmup + spec.calls.measured):
+                record = loop.call(call)
+                keep(record)
+                if record.outcome == "refused":
+                    break  # what does not fit will not fit the next time
+    except BaseException as error:
+        outcome = "oom-host" if isinstance(error, MemoryError) else "error"
+        keep(base.of(call, outcome, error=f"{type(error).__name__}: {error}"))
+        raise
+
+
+def pricer_of(spec: CellSpec) -> Pricer:
+    """Compile the cell's pricer; routing shares are read beside the weights when measured."""
+    routing = Routing.balanced()
+    if spec.weights.routing == "measured" and spec.weights.path:
+        routing = Routing.measured(read_routing(Path(spec.weights.path)))
+    return compile_pricer(
+        spec.model, spec.topology, spec.step, coefficients=spec.coefficients, routing=routing
+    )
+
+
+class _Ranks:
+    """The process groups of a cell for as long as it runs."""
+
+    def __init__(self, spec: CellSpec, rank: int, world: int, rendezvous: str) -> None:
+        self.spec, self.rank, self.world, self.rendezvous = spec, rank, world, rendezvous
+
+    def __enter__(self) -> "_Ranks":
+        import torch
+
+        from jobs.backend import cpu
+
+        torch.set_num_threads(THREADS)
+        cpu.install()
+        cpu.start(self.rank, self.world, self.spec.topology, self.rendezvous)
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        from jobs.backend import cpu
+
+        if error is None:  # after an error a barrier would wait for ranks that may be gone
+            cpu.stop()
+
+    def loop(self, pricer: Pricer, base: Any) -> Any:
+        """Build the model, set its weights, and put it under the ledger."""
+        from jobs.live import LiveLoop
+        from jobs.meter.ledger import Ledger
+        from jobs.model.build import build_model
+        from jobs.model.weights import set_weights
+
+        model = build_model(self.spec)
+        set_weights(model, self.spec)
+        ledger = Ledger() if self.spec.meter.ledger else None
+        if ledger is not None:
+            ledger.attach(model)
+        return LiveLoop(self.spec, self.rank, model, pricer, ledger, base)
+
+
+def environment() -> dict[str, Any]:
+    """Return what a reader needs to judge a record: host, process and versions."""
+    return {
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "threads": THREADS,
+    } | {name: version(name) for name in ("torch", "megatron-core", "numpy", "peakcast")}
+
+
+def run() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m jobs.rank", description=__doc__)
+    parser.add_argument("spec", type=Path, help="the cell's spec file")
+    parser.add_argument("out", type=Path, help="folder of the sweep; records go to OUT/records")
+    parser.add_argument("--attempt", type=int, default=0, help="number of this attempt")
+    arguments = parser.parse_args()
+    if "MASTER_ADDR" in os.environ:
+        port = int(os.environ["MASTER_PORT"]) + 1
+        rendezvous = f"tcp://{os.environ['MASTER_ADDR']}:{port}"
+        main(arguments.spec, arguments.out, arguments.attempt, rendezvous)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        rendezvous = f"file://{folder}/rendezvous"
+        main(arguments.spec, arguments.out, arguments.attempt, rendezvous)
+
+
+if __name__ == "__main__":
+    run()
