@@ -186,9 +186,7 @@ def exchange(figures: Sequence[int]) -> list[list[int]]:
     return everyone.tolist()
 
 
-def plan_of(
-    decision: Decision, prices: Sequence[Price], held_over: int, rank: int
-) -> Planned:
+def plan_of(decision: Decision, prices: Sequence[Price], held_over: int, rank: int) -> Planned:
     """Return the planner's side of a call: the fullest child's figures on this rank."""
     fullest = max(prices, key=lambda price: price.expected_bytes)
     demand = decision.demands[rank]

@@ -123,10 +123,10 @@ class _Ranks:
         from jobs.live import LiveLoop
         from jobs.meter.ledger import Ledger
         from jobs.model.build import build_model
-        from jobs.model.weights import set_weights
+        from jobs.model.weights import load_weights
 
         model = build_model(self.spec)
-        set_weights(model, self.spec)
+        load_weights(model, self.spec)
         ledger = Ledger() if self.spec.meter.ledger else None
         if ledger is not None:
             ledger.attach(model)

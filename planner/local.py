@@ -19,6 +19,8 @@ class Local:
     query_width: int
     kv_width: int
     num_heads: int
+    num_kv_heads: int
+    head_dim: int
     gated_attention: bool
     num_experts: int
     local_experts: int
@@ -70,6 +72,8 @@ def localize(model: Model, topology: Topology, step: Step) -> Local:
         query_width=model.num_heads * model.head_dim // topology.tp,
         kv_width=max(1, model.num_kv_heads // topology.tp) * model.head_dim,
         num_heads=model.num_heads // topology.tp,
+        num_kv_heads=max(1, model.num_kv_heads // topology.tp),
+        head_dim=model.head_dim,
         gated_attention=model.gated_attention,
         num_experts=model.num_experts,
         local_experts=model.num_experts // topology.ep,

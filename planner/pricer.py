@@ -56,7 +56,8 @@ class Pricer:
             layout = lay_out(batch, self.topology)
         state = state or LiveState()
         return tuple(
-            self._price(rank, layout, state.held_by(rank), accumulating) for rank in range(self.topology.world)
+            self._price(rank, layout, state.held_by(rank), accumulating)
+            for rank in range(self.topology.world)
         )
 
     def price(
@@ -94,7 +95,7 @@ class Pricer:
         work = Work(
             tokens=Tokens(1), requests=0, group_slots=Tokens(self.local.group_ranks), rows=rows
         )
-        (quantities,) = work.quantities(self.local)
+        quantities = work.quantities(self.local)[0]
         return {
             live.term.name: whole(dot(live.weights, quantities))
             for stage in self._compiled.stages
@@ -147,10 +148,9 @@ class Pricer:
         lines: list[Line] = []
         persistent = 0
         for stage in self._compiled.stages:
-            layer = max(
-                expected.candidate_layers(), key=lambda at: dot(stage.total, quantities[at])
-            )
-            high = max(dot(stage.total, more[at]) for at in bound.candidate_layers())
+            layers = _layers_of(stage.moment, expected)
+            layer = max(layers, key=lambda at: dot(stage.total, quantities[at]))
+            high = max(dot(stage.total, more[at]) for at in _layers_of(stage.moment, bound))
             moments[stage.moment] = MomentPrice(
                 expected=Bytes(whole(dot(stage.total, quantities[layer]))),
                 bound=Bytes(whole(whole(high * margin))),
@@ -206,6 +206,13 @@ class Pricer:
             num_experts=self.local.num_experts,
             itemsize=self.local.itemsize,
         )
+
+
+def _layers_of(moment: Moment, work: Work) -> tuple[int, ...]:
+    """Entries of the work's counts at which ``moment`` can be fullest."""
+    if moment is Moment.BETWEEN_CALLS:
+        return (len(work.rows),)
+    return work.candidate_layers()
 
 
 def compile_pricer(

@@ -32,6 +32,9 @@ class Size:
     tokens_reached, rows_reached, group_tokens_reached, tokens_passed, rows_passed, …
         Per token, routed row and slot, counted once for each layer up to and with the one at hand
         (reached), and for each layer above it (passed).
+    tokens_behind
+        Per token, once for each layer above but the nearest, whose input gradient is the one that
+        the layer at hand receives.
     """
 
     call: int = 0
@@ -47,6 +50,7 @@ class Size:
     rows_passed: int = 0
     group_tokens_reached: int = 0
     group_tokens_passed: int = 0
+    tokens_behind: int = 0
 
     def __post_init__(self) -> None:
         for name, value in zip(QUANTITIES, astuple(self), strict=True):

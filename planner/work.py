@@ -29,39 +29,47 @@ class Work:
     rows: tuple[Rows, ...]
     accumulating: bool = False
 
-    def candidate_layers(self) -> range:
-        """Layers at which a moment can be fullest: all, or both ends where every layer is alike.
+    def candidate_layers(self) -> tuple[int, ...]:
+        """Layers at which a moment can be fullest: all, or three where every layer is alike.
 
-        A price is affine in the layer's place when the rows are the same everywhere.
+        With the same rows everywhere a price is affine in the layer's place from the first to the
+        last but one; the last has none above it.
         """
         last = len(self.rows) - 1
         if self.rows.count(self.rows[0]) == len(self.rows):
-            return range(0, last + 1, max(last, 1))
-        return range(last + 1)
+            return tuple(sorted({0, max(last - 1, 0), last}))
+        return tuple(range(last + 1))
 
     def quantities(self, local: Local) -> tuple[tuple[int, ...], ...]:
-        """Return, for each layer, the counts in the order of `planner.size.QUANTITIES`."""
+        """Return the counts in the order of `planner.size.QUANTITIES`.
+
+        An entry for each layer, and one more for the end of the call: no layer is at hand, all are
+        passed, and none of their input gradients is anyone's to receive.
+        """
         layers = len(self.rows)
-        below = tuple(accumulate(self.rows))
+        below = (*accumulate(self.rows), 0)
+        total = sum(self.rows)
         head = min(self.tokens, local.head_chunk)
-        rows: list[tuple[int, ...]] = []
-        for layer in range(layers):
+        entries: list[tuple[int, ...]] = []
+        for layer in (*range(layers), -1):
             reached, passed = layer + 1, layers - layer - 1
-            rows.append(
+            behind = passed if layer < 0 else max(0, passed - 1)
+            entries.append(
                 (
                     1,
                     self.tokens,
                     self.requests,
-                    self.rows[layer],
+                    self.rows[layer] if layer >= 0 else 0,
                     self.group_slots,
                     head,
                     layers if self.accumulating else passed,
                     self.tokens * reached,
                     self.tokens * passed,
                     below[layer],
-                    below[-1] - below[layer],
+                    total - below[layer],
                     self.group_slots * reached,
                     self.group_slots * passed,
+                    self.tokens * behind,
                 )
             )
-        return tuple(rows)
+        return tuple(entries)

@@ -1,13 +1,30 @@
 """TERMS: every priced term, in the order of the explain table; a declared term is listed here."""
 
 from planner.term import Term
-from planner.terms import experts, head, residual, shared
+from planner.terms import adapters, attention, dispatch, experts, head, residual, router, shared
 
 TERMS: tuple[Term, ...] = (
     residual.boundaries,
     residual.input_gradients,
     residual.stream,
+    residual.statistics,
     residual.floor,
+    attention.qkv,
+    attention.queries,
+    attention.keys,
+    attention.gathered_keys,
+    attention.output,
+    attention.rotary,
+    attention.statistics,
+    attention.angles,
+    router.scores,
+    router.routing_map,
+    router.choices,
+    dispatch.permutation,
+    dispatch.sort_index,
+    dispatch.handle,
+    dispatch.probabilities,
+    dispatch.held_over,
     experts.dispatched_inputs,
     experts.probabilities,
     experts.fc1_outputs,
@@ -17,6 +34,7 @@ TERMS: tuple[Term, ...] = (
     shared.shared_return,
     shared.shared_fc1_outputs,
     shared.shared_activation,
+    adapters.gradients,
     head.logits,
     head.indices,
     head.outputs,

@@ -40,6 +40,16 @@ def stream(local: Local) -> Size:
 
 
 @term(
+    "residual.statistics",
+    what="norms of the stream in the layer at hand",
+    source="derivation: one fp32 a token and norm",
+)
+def statistics(_: Local) -> Size:
+    """(tokens,) fp32."""
+    return Size(tokens=4)
+
+
+@term(
     "residual.floor",
     what="static activation floor of the published planner: clamp(layers // 4 + 4, 4, 16) streams",
     source="published planner: static activation floor",

@@ -1,0 +1,89 @@
+"""Attention of the layer at hand: grouped queries, rotary positions, context parallelism."""
+
+from planner.local import Local
+from planner.size import Size
+from planner.term import term
+
+TRACE = "ledger traces of the CPU ranks, 2026-11-30: docs/measurements/traces.md"
+
+
+@term(
+    "attention.qkv",
+    what="output of the fused query, key and value projection",
+    source=TRACE,
+)
+def qkv(local: Local) -> Size:
+    """(tokens, query width + 2 x key width) in the activation dtype."""
+    return Size(tokens=(local.query_width + 2 * local.kv_width) * local.itemsize)
+
+
+@term(
+    "attention.queries",
+    what="queries before and after rotary, and their gradients",
+    source=TRACE,
+)
+def queries(local: Local) -> Size:
+    """(tokens, query width) in the activation dtype."""
+    return Size(tokens=local.query_width * local.itemsize)
+
+
+@term(
+    "attention.keys",
+    what="keys after rotary, and gradients of keys and values",
+    when=lambda local: local.cp == 1,
+    source=TRACE,
+)
+def keys(local: Local) -> Size:
+    """(tokens, key width) in the activation dtype."""
+    return Size(tokens=local.kv_width * local.itemsize)
+
+
+@term(
+    "attention.gathered_keys",
+    what="keys and values of every context-parallel rank, and their gradients",
+    when=lambda local: local.cp > 1,
+    source=TRACE,
+)
+def gathered_keys(local: Local) -> Size:
+    """(tokens x cp, key width) in the activation dtype: keys or values."""
+    return Size(tokens=local.cp * local.kv_width * local.itemsize)
+
+
+@term(
+    "attention.output",
+    what="attention's output before its projection",
+    source=TRACE,
+)
+def output(local: Local) -> Size:
+    """(tokens, query width) in the activation dtype."""
+    return Size(tokens=local.query_width * local.itemsize)
+
+
+@term(
+    "attention.rotary",
+    what="cosines and sines applied to queries and keys",
+    source=TRACE,
+)
+def rotary(local: Local) -> Size:
+    """(tokens, head channels) in the activation dtype."""
+    return Size(tokens=local.head_dim * local.itemsize)
+
+
+@term(
+    "attention.statistics",
+    what="log-sum-exp of each query, and the norms of queries and keys",
+    source=TRACE,
+)
+def statistics(local: Local) -> Size:
+    """(tokens, 2 x heads + key heads) fp32."""
+    return Size(tokens=4 * (2 * local.num_heads + local.num_kv_heads))
+
+
+@term(
+    "attention.angles",
+    what="rotary angles of the call's positions, live from its first layer to its last",
+    source=TRACE,
+)
+def angles(local: Local) -> Size:
+    """(tokens, head channels) fp32."""
+    return Size(tokens=4 * local.head_dim)

@@ -1,0 +1,80 @@
+"""Dispatch: index tables of the layer at hand, and what dispatchers hold of layers that are over."""
+
+from planner.local import Local
+from planner.size import Size
+from planner.term import term
+
+
+def _alltoall(local: Local) -> bool:
+    return local.dispatcher == "alltoall"
+
+
+def _hybridep(local: Local) -> bool:
+    return local.dispatcher == "hybridep"
+
+
+def _handle_bytes(local: Local) -> int:
+    """Bytes of a HybridEP handle per slot of the group (ranks x tokens of the busiest).
+
+    Per slot: a byte and an int32 for each local expert (routing and row-id map), an int32 of the
+    sparse-to-dense map, and at most one byte of the rest.
+    """
+    return 5 * local.local_experts + 4 + 1
+
+
+@term(
+    "dispatch.permutation",
+    what="row-id map of the permutation, kept by each layer's dispatcher",
+    when=_alltoall,
+    source="seed 002: TE's row-id map, (2E + 1) x int32 a token",
+)
+def permutation(local: Local) -> Size:
+    """(tokens, 2 x experts + 1) int32 in each layer."""
+    width = 4 * (2 * local.num_experts + 1)
+    return Size(tokens_reached=width, tokens_passed=width)
+
+
+@term(
+    "dispatch.sort_index",
+    what="order of routed rows by local expert",
+    when=_alltoall,
+    source="derivation: the chunk sort keeps one int32 a row",
+)
+def sort_index(_: Local) -> Size:
+    """(routed rows,) int32."""
+    return Size(rows=4)
+
+
+@term(
+    "dispatch.handle",
+    what="HybridEP handle of the layer at hand",
+    when=_hybridep,
+    source="domain facts B.5: sparse-to-dense, local expert map, dense-to-expert",
+)
+def handle(local: Local) -> Size:
+    """(slots of the group, local experts) of 5 B and 5 B a slot."""
+    return Size(group_tokens=_handle_bytes(local))
+
+
+@term(
+    "dispatch.probabilities",
+    what="probability of each routed row, kept by each layer's HybridEP dispatcher",
+    when=_hybridep,
+    source="domain facts B.8: dispatched_probs stays on the manager",
+)
+def probabilities(_: Local) -> Size:
+    """(routed rows,) fp32 in each layer."""
+    return Size(rows_reached=4, rows_passed=4)
+
+
+@term(
+    "dispatch.held_over",
+    what="input and input gradient of each layer that is over, pinned by its dispatcher",
+    when=lambda local: local.recompute == "full" and local.dispatcher in ("alltoall", "hybridep"),
+    source="domain facts B.8 and seed 000: a probability's grad_fn reaches the recomputed graph",
+)
+def held_over(local: Local) -> Size:
+    """(tokens, hidden) twice a layer passed; with HybridEP its handle as well."""
+    stream = local.hidden * local.itemsize
+    handle_width = _handle_bytes(local) if local.dispatcher == "hybridep" else 0
+    return Size(tokens_passed=stream, tokens_behind=stream, group_tokens_passed=handle_width)

@@ -1,0 +1,37 @@
+"""The router: scores and choices, kept by every layer's dispatcher until it runs again."""
+
+from planner.local import Local
+from planner.size import Size
+from planner.term import term
+
+SEED = "seed 002: per-token MoE state, E x fp32 scores and an E-byte map"
+
+
+@term(
+    "router.scores",
+    what="probability of every expert, kept by each layer's dispatcher",
+    source=SEED,
+)
+def scores(local: Local) -> Size:
+    """(tokens, experts) fp32 in each layer."""
+    return Size(tokens_reached=4 * local.num_experts, tokens_passed=4 * local.num_experts)
+
+
+@term(
+    "router.map",
+    what="which experts a token goes to, kept by each layer's dispatcher",
+    source=SEED,
+)
+def routing_map(local: Local) -> Size:
+    """(tokens, experts) bytes in each layer."""
+    return Size(tokens_reached=local.num_experts, tokens_passed=local.num_experts)
+
+
+@term(
+    "router.choices",
+    what="indices and probabilities of the chosen experts, in the layer at hand",
+    source="derivation: top-k indices int64 and probabilities fp32",
+)
+def choices(local: Local) -> Size:
+    """(tokens, top-k) of 12 B."""
+    return Size(tokens=12 * local.top_k)
