@@ -17,5 +17,5 @@ class LiveState:
     held_tokens: int | tuple[int, ...] = 0
 
     def held_by(self, rank: int) -> int:
-        """Padded tokens of the buffer that global ``rank`` holds."""
+        """Return the padded tokens of the buffer that global ``rank`` holds."""
         return self.held_tokens if isinstance(self.held_tokens, int) else self.held_tokens[rank]

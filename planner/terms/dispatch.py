@@ -1,4 +1,4 @@
-"""Dispatch: index tables of the layer at hand, and what dispatchers hold of layers that are over."""
+"""Dispatch: index tables of the layer at hand, and what dispatchers hold of those that are over."""
 
 from planner.local import Local
 from planner.size import Size
