@@ -1,0 +1,1 @@
+"""The validation pipeline: sweep, launch, store, track, report. Imports no torch."""

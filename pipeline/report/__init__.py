@@ -1,0 +1,1 @@
+"""Predicted against observed, shown: a table in the terminal, one self-contained HTML page."""

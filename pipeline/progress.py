@@ -1,0 +1,69 @@
+"""What a sweep says while it runs: a bar on a terminal, plain lines elsewhere."""
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from jobs.launch import Event
+
+PLAIN_WIDTH = 160  # of what is not a terminal: nothing is folded
+
+
+def make_console() -> Console:
+    """Return the console that a sweep writes to."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+
+
+class Narrator:
+    """Tells of ``total`` cells as they start and end; a context manager."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self.console, self.total, self.done = console, total, 0
+        self.running: dict[str, str] = {}
+        self.bar = Progress(
+            TextColumn("[bold]cells"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", style="dim"),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self.task = self.bar.add_task("", total=total)
+
+    def __enter__(self) -> "Narrator":
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bar.stop()
+
+    def say(self, line: str, style: str = "") -> None:
+        """Print a line, above the bar where there is one."""
+        self.console.print(line, style=style, soft_wrap=True, markup=False)
+
+    def tell(self, event: Event, detail: str) -> None:
+        """Tell of one event; ``detail`` follows its name and time."""
+        spec, kind = event.spec, event.kind
+        if kind == "started":
+            self.running[spec.key] = spec.label
+            again = f", attempt {event.attempt + 1}" if event.attempt else ""
+            self.say(f"start    {spec.label} ({spec.topology.world} ranks{again})", "dim")
+        else:
+            self.running.pop(spec.key, None)
+            self.done += kind != "retried"
+            style = {"failed": "red", "retried": "yellow", "refused": "yellow"}.get(kind, "")
+            took = f"{event.seconds:.1f} s" if kind != "skipped" else "recorded already"
+            count = f"[{self.done}/{self.total}] " if kind != "retried" else ""
+            self.say(f"{kind:<8} {count}{spec.label}, {took}: {detail}", style)
+        self.bar.update(
+            self.task, completed=self.done, description=" · ".join(self.running.values())
+        )

@@ -1,0 +1,250 @@
+"""Records on disk as one table: what a report, a tracker or a fit reads.
+
+Reading never fails: a torn line, a file that is no record, a spec that is missing become faults to
+be listed. Of several attempts at a cell the newest counts.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobs.completion import GOOD, RECORD_NAME, rank_is_complete
+from jobs.record import RankRecord, read_records
+from jobs.spec import CellSpec
+from planner.errors import ConfigError
+
+Row = dict[str, Any]
+
+NO_TERM = "unattributed"
+"""Observed bytes that matched no term."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One cell and the records of its newest attempt.
+
+    Parameters
+    ----------
+    spec
+        ``None`` when its file is missing or unreadable (a fault says so).
+    attempt
+        Number of the newest attempt; earlier ones failed.
+    records
+        By call, then rank.
+    """
+
+    key: str
+    spec: CellSpec | None
+    attempt: int
+    records: tuple[RankRecord, ...]
+
+    @property
+    def label(self) -> str:
+        """What people call the cell."""
+        return self.records[0].label
+
+    @property
+    def outcome(self) -> str:
+        """``ok``, ``refused``, ``failed``, or ``incomplete`` where records are missing."""
+        if any(r.outcome not in GOOD for r in self.records):
+            return "failed"
+        by_rank: dict[int, list[RankRecord]] = defaultdict(list)
+        for record in self.records:
+            by_rank[record.rank].append(record)
+        if self.spec is not None and not all(
+            rank_is_complete(self.spec, by_rank[rank]) for rank in range(self.spec.topology.world)
+        ):
+            return "incomplete"
+        return "refused" if any(r.outcome == "refused" for r in self.records) else "ok"
+
+    @property
+    def error(self) -> str:
+        """What went wrong first, or why the plan refused."""
+        errors = [r for r in self.records if r.error]
+        errors.sort(key=lambda r: (r.error or "").startswith("stopped because"))
+        return f"rank {errors[0].rank}: {errors[0].error}" if errors else ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Store:
+    """All cells under ``out``, smallest world first, and what could not be read."""
+
+    out: Path
+    cells: tuple[Cell, ...]
+    faults: tuple[str, ...] = field(default=())
+
+    def only(self, keys: Iterable[str]) -> "Store":
+        """Return the store with those cells alone, faults kept."""
+        wanted = set(keys)
+        chosen = tuple(cell for cell in self.cells if cell.key in wanted)
+        return Store(out=self.out, cells=chosen, faults=self.faults)
+
+
+def read_store(out: Path) -> Store:
+    """Read every record under ``out``."""
+    faults: list[str] = []
+    attempts: dict[str, dict[int, list[RankRecord]]] = defaultdict(lambda: defaultdict(list))
+    for path in sorted((out / "records").glob("*.jsonl")):
+        name = RECORD_NAME.fullmatch(path.name)
+        if name is None:
+            faults.append(f"{path.name}: no record file is named like this; it was left out")
+            continue
+        records, torn = read_records(path)
+        faults.extend(torn)
+        strangers = [r for r in records if r.key != name["key"]]
+        if strangers:
+            faults.append(f"{path.name}: holds a record of cell {strangers[0].key}; left out")
+        attempts[name["key"]][int(name["attempt"])] += [r for r in records if r not in strangers]
+    cells = []
+    for key, by_attempt in attempts.items():
+        newest = max(by_attempt)
+        if not by_attempt[newest]:
+            faults.append(f"{key}: attempt {newest} left no readable record; run the sweep again")
+            continue
+        spec, fault = _read_spec(out / "specs" / f"{key}.json")
+        faults.extend(fault)
+        records = sorted(by_attempt[newest], key=lambda r: (r.call, r.rank))
+        cells.append(Cell(key=key, spec=spec, attempt=newest, records=tuple(records)))
+    cells.sort(key=_order)
+    return Store(out=out, cells=tuple(cells), faults=tuple(faults))
+
+
+def _read_spec(path: Path) -> tuple[CellSpec | None, list[str]]:
+    try:
+        return CellSpec.read(path), []
+    except (OSError, ConfigError) as error:
+        return None, [f"{path.name}: {error}; names of topology and weights come from its label"]
+
+
+def _order(cell: Cell) -> tuple[Any, ...]:
+    if cell.spec is None:
+        return (1, cell.label, cell.key)
+    spec = cell.spec
+    return (
+        0,
+        spec.model.name,
+        spec.topology.ep,
+        spec.topology.cp,
+        spec.topology.world,
+        spec.weights.kind != "random",
+        spec.weights.name,
+        spec.calls.name,
+        cell.key,
+    )
+
+
+def labels(store: Store) -> dict[str, str]:
+    """Name each cell for people, adding what differs where cells share a label."""
+    named: dict[str, str] = {}
+    groups: dict[str, list[Cell]] = defaultdict(list)
+    for cell in store.cells:
+        groups[cell.label].append(cell)
+    for label, cells in groups.items():
+        facts = {c.key: _flat(c.spec.to_dict()) if c.spec else {} for c in cells}
+        differing = [
+            name
+            for name in sorted({n for f in facts.values() for n in f} - {"weights.path"})
+            if len({repr(f.get(name)) for f in facts.values()}) > 1
+        ]
+        for cell in cells:
+            extra = " ".join(f"{name}={facts[cell.key].get(name)}" for name in differing)
+            named[cell.key] = f"{label} {extra}".strip()
+    return named
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def rows(store: Store) -> list[Row]:
+    """One flat row for each recorded call and rank; bytes as integers, absent sides as ``None``."""
+    named = labels(store)
+    return [_row(cell, record, named[cell.key]) for cell in store.cells for record in cell.records]
+
+
+def _row(cell: Cell, record: RankRecord, label: str) -> Row:
+    spec, planned, observed = cell.spec, record.planned, record.observed
+    names = [*record.label.split(), "?", "?"]
+    row: Row = {
+        "key": cell.key,
+        "label": label,
+        "topology": spec.topology_name if spec else names[0],
+        "weights": spec.weights.name if spec else names[1],
+        "attempt": record.attempt,
+        "rank": record.rank,
+        "call": record.call,
+        "temperature": record.temperature,
+        "outcome": record.outcome,
+        "error": record.error,
+        "loss": record.loss,
+    }
+    for side, source, names_of_side in (
+        ("planned", planned, ("expected", "bound", "growth", "retained", "held_over", "demand")),
+        ("observed", observed, ("peak", "working_set", "growth", "retained", "held_over")),
+    ):
+        for name in names_of_side:
+            row[f"{side}_{name}_bytes"] = getattr(source, f"{name}_bytes") if source else None
+    row["verdict"] = planned.decision.get("verdict") if planned else None
+    row["children"] = planned.decision.get("children") if planned else None
+    row["call_s"] = observed.call_s if observed else None
+    row["ledger_s"] = observed.ledger_s if observed else None
+    row["planned_routed_rows"] = sum(planned.routed_rows) if planned else None
+    row["observed_routed_rows"] = sum(observed.routed_rows) if observed else None
+    return row | _compared(row)
+
+
+def _compared(row: Row) -> Row:
+    """Residual (observed - expected) in bytes and in percent, and whether the bound held."""
+    expected, seen = row["planned_expected_bytes"], row["observed_working_set_bytes"]
+    if expected is None or seen is None:
+        return {"residual_bytes": None, "error_percent": None, "covered": None}
+    return {
+        "residual_bytes": seen - expected,
+        "error_percent": 100 * (seen - expected) / expected if expected else None,
+        "covered": seen <= row["planned_bound_bytes"],
+    }
+
+
+def term_rows(store: Store) -> list[Row]:
+    """One row for each term of each recorded call and rank that was both planned and observed."""
+    named = labels(store)
+    table: list[Row] = []
+    for cell in store.cells:
+        for record in cell.records:
+            if record.planned is None or record.observed is None:
+                continue
+            planned, seen = record.planned.terms, dict(record.observed.terms)
+            seen[NO_TERM] = record.observed.unattributed_bytes
+            for term in sorted({*planned, *seen}):
+                table.append(
+                    {
+                        "key": cell.key,
+                        "label": named[cell.key],
+                        "rank": record.rank,
+                        "call": record.call,
+                        "temperature": record.temperature,
+                        "term": term,
+                        "planned_bytes": planned.get(term, 0),
+                        "observed_bytes": seen.get(term, 0),
+                        "residual_bytes": seen.get(term, 0) - planned.get(term, 0),
+                    }
+                )
+    return table
+
+
+def tracked_mark(out: Path, cell: Cell, mode: str) -> Path:
+    """File that says that a cell's newest attempt has its run in the tracker's ``mode``."""
+    return out / "wandb" / "tracked" / f"{cell.key}-{cell.attempt}.{mode}"
+
+
+def untracked(store: Store, mode: str) -> list[Cell]:
+    """Cells without a run in ``mode``."""
+    return [cell for cell in store.cells if not tracked_mark(store.out, cell, mode).exists()]

@@ -1,0 +1,162 @@
+"""A sweep, from configurations to a report: convert, prepare, launch, track, show."""
+
+import time
+from collections.abc import Sequence
+from typing import IO
+
+from omegaconf import DictConfig
+
+from jobs.launch import Event, launch, require_room
+from jobs.spec import CellSpec
+from pipeline.checkpoints import prepare, routing_of
+from pipeline.config import Settings, cell_of, settings_of
+from pipeline.folder import claim
+from pipeline.progress import Narrator, make_console
+from pipeline.report.table import print_outcomes, print_table
+from pipeline.store import Store, read_store, rows, untracked
+from pipeline.summary import one_line, worst_percent
+from planner import compile_pricer
+from planner.errors import ConfigError
+
+
+class Sweep:
+    """One run of the pipeline: cells come in through `run`, as often as a sweeper likes.
+
+    A Hydra application whose task function is `cell`; the Launcher calls `open` and `run`.
+    """
+
+    def __init__(self) -> None:
+        self.console = make_console()
+        self.settings: Settings | None = None
+        self.lock: IO[str] | None = None
+        self.ended: dict[str, Event] = {}
+        self.started = time.monotonic()
+
+    @property
+    def cells_seen(self) -> bool:
+        """Whether any cell has been skipped or run yet."""
+        return bool(self.ended)
+
+    def cell(self, config: DictConfig) -> float:
+        """Run a single cell: what Hydra calls in its RUN mode."""
+        self.open(config)
+        return self.run([config])[0]
+
+    def open(self, config: DictConfig) -> None:
+        """Claim the results folder, and see that what is asked for can be done.
+
+        Raises
+        ------
+        ConfigError
+            When the folder cannot be had, or the tracker lacks what it needs.
+        """
+        self.settings = settings_of(config)
+        if self.settings.tracker.mode == "online":
+            from pipeline.track import require_login
+
+            require_login()
+        self.lock = claim(self.settings.folder)
+
+    def run(self, configs: Sequence[DictConfig]) -> list[float]:
+        """Run cells side by side; return each one's worst absolute error in percent (nan: none).
+
+        Raises
+        ------
+        ConfigError
+            When any cell is bad input; nothing has started then.
+        """
+        settings = self._settings()
+        for config in configs:
+            if (other := settings_of(config)) != settings:
+                raise ConfigError(
+                    f"out, study, launcher and tracker are one for all cells; got {other} beside "
+                    f"{settings}; sweep them by separate commands"
+                )
+        cells = [cell_of(config) for config in configs]
+        require_room(cells, settings.launcher)
+        cells = prepare(cells, self._say)
+        for cell in cells:
+            compile_pricer(
+                cell.model,
+                cell.topology,
+                cell.step,
+                coefficients=cell.coefficients,
+                routing=routing_of(cell),
+            )
+        total = len({cell.key for cell in cells})
+        with Narrator(self.console, total) as narrator:
+            events = launch(
+                cells,
+                settings.folder,
+                settings.launcher,
+                lambda event: narrator.tell(event, self._detail(event)),
+            )
+        self.ended |= {event.spec.key: event for event in events}
+        return [self._merit(cell) for cell in cells]
+
+    def close(self) -> int:
+        """Track, report and show what was run; return the exit code."""
+        if self.settings is None or not self.ended:
+            return 0
+        out = self.settings.folder
+        store = read_store(out)
+        chosen = store.only(self.ended)
+        ran = [event for event in self.ended.values() if event.kind != "skipped"]
+        print_table(self.console, chosen)
+        print_outcomes(self.console, chosen)
+        page = out / "report.html"
+        if ran or not page.exists():
+            from pipeline.report.page import write_page
+
+            write_page(store, page)
+        self._track(chosen)
+        self._say(f"records  {out / 'records'}")
+        self._say(f"report   {page}")
+        seconds = time.monotonic() - self.started
+        if ran:
+            self._say(f"{len(ran)} of {len(self.ended)} cells run in {seconds:.0f} s")
+        else:
+            self._say(
+                f"nothing to do: all {len(self.ended)} cells are recorded ({seconds:.1f} s); "
+                "remove a record, or change the cell, to run it again"
+            )
+        return 1 if any(event.kind == "failed" for event in ran) else 0
+
+    def _settings(self) -> Settings:
+        assert self.settings is not None, "open comes first"
+        return self.settings
+
+    def _detail(self, event: Event) -> str:
+        if event.kind in ("failed", "retried"):
+            return event.why
+        if event.kind == "started":
+            return ""
+        return one_line(self._rows(event.spec))
+
+    def _merit(self, cell: CellSpec) -> float:
+        return worst_percent(self._rows(cell))
+
+    def _rows(self, cell: CellSpec) -> list[dict[str, object]]:
+        return rows(read_store(self._settings().folder).only([cell.key]))
+
+    def _track(self, store: Store) -> None:
+        """Write the W&B runs that are missing; a failing tracker is told of and costs nothing."""
+        settings = self._settings()
+        tracker = settings.tracker
+        if tracker.mode == "disabled" or not untracked(store, tracker.mode):
+            return
+        from pipeline.track import TrackerError, sync_command, track
+
+        try:
+            written = track(
+                store, mode=tracker.mode, project=tracker.project, group=settings.study.name
+            )
+        except TrackerError as error:
+            self._say(str(error), style="red")
+            return
+        self._say(f"W&B      {written} runs written, {settings.folder / 'wandb'}")
+        if tracker.mode == "offline":
+            self._say(f"         to send them: {sync_command(settings.folder)}")
+
+    def _say(self, line: str, style: str = "") -> None:
+        self.console.print(line, style=style, soft_wrap=True, markup=False)
