@@ -32,8 +32,8 @@ class CallLedger:
     left_over_bytes
         Allocated by this call and alive at its end.
     unregistered_bytes
-        Storages that the call met but that were neither registered nor allocated under the ledger;
-        counted nowhere else.
+        Storages that the call met but that were neither registered nor allocated under the ledger,
+        such as what gloo stages inside a reduce-scatter; counted nowhere else.
     peak_number, retained_number, last_number
         Number of the allocation that made the working set's peak, of the last one before the end of
         forward, and of the last one in all: moments to ask `live_at` for.

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from jobs.meter.allocation import Allocation, block_bytes
-from jobs.meter.call import Call, LedgerError
+from jobs.meter.call import Call, LedgerError, total
 from jobs.meter.place import Whereabouts
 
 
@@ -74,6 +74,12 @@ class Ledger:
             dtype=dtype_name(tensor),
         )
         self.live_bytes += watch.allocation.nbytes
+
+    @property
+    def held_over_bytes(self) -> int:
+        """Bytes that earlier calls allocated and that are alive now; ask between calls."""
+        self._bury()
+        return total(self._held_over())
 
     @contextmanager
     def call(self) -> Iterator[Call]:

@@ -123,12 +123,14 @@ def test_held_over_and_released_in_mid_call():
         kept = rows(10)
         made = rows(30)
         del made
+    assert ledger.held_over_bytes == 10 * 512
     with ledger.call() as warm:
         del kept
         made = rows(30)
         del made
     assert cold.result.held_over_bytes == 0
     assert cold.result.left_over_bytes == warm.result.held_over_bytes == 10 * 512
+    assert ledger.held_over_bytes == 0
     assert [a.op for a in warm.result.held_over] == ["empty.memory_format"]
     assert warm.result.baseline_bytes == cold.result.baseline_bytes + 10 * 512 == 15 * 512
     assert warm.result.working_set_bytes == 30 * 512
