@@ -18,6 +18,7 @@ check: $(READY)  ## format, lint, types, import directions
 	$(BIN)/ruff check .
 	$(BIN)/mypy planner pipeline jobs/spec.py jobs/record.py jobs/launch.py jobs/completion.py jobs/checkpoint.py
 	$(BIN)/lint-imports
+	$(BIN)/python -m planner.catalogue | diff - docs/terms.md || { echo "docs/terms.md is stale: python -m planner.catalogue > docs/terms.md" >&2; exit 1; }
 
 bench: $(READY)  ## ratios of speed and overhead, measured in one run
 	$(BIN)/python -m pytest -q -s -m bench tests/bench

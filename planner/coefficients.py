@@ -8,6 +8,7 @@ edited once published: a better one is a new name. Format::
     [rows]      balanced, measured, source        factors on routed rows at ep > 1 for admission
     [buffers]   reserve, replace, source          planner.hybridep.BufferPolicy
     [split]     together, source                  whether split children's graphs live side by side
+    [covers]    facts that every entry of copies holds for only, beside its own when
     [[copies]]  term, at = {moment = copies}, when = {…}, interval = {moment = [low, high]}, source
     [[unpriced]] what, why, when = {…}
 
@@ -169,7 +170,7 @@ def read_table(text: str, *, where: str) -> Coefficients:
                 reserve=data["buffers"]["reserve"], replace=data["buffers"]["replace"]
             ),
             children_together=bool(data["split"]["together"]),
-            copies=tuple(_copies(entry) for entry in data["copies"]),
+            copies=tuple(_copies(entry, data.get("covers", {})) for entry in data["copies"]),
             notes=tuple(
                 (Unpriced(entry["what"], entry["why"]), _when(entry.get("when", {})))
                 for entry in data.get("unpriced", ())
@@ -216,7 +217,7 @@ def _when(facts: Mapping[str, Any]) -> When:
     )
 
 
-def _copies(entry: Mapping[str, Any]) -> Copies:
+def _copies(entry: Mapping[str, Any], covers: Mapping[str, Any]) -> Copies:
     term = entry.get("term", "?")
     try:
         at = {Moment(name): _milli(number) for name, number in entry["at"].items()}
@@ -233,7 +234,7 @@ def _copies(entry: Mapping[str, Any]) -> Copies:
             term=entry["term"],
             at=at,
             interval=interval,
-            when=_when(entry.get("when", {})),
+            when=_when({**entry.get("when", {}), **covers}),
             source=entry["source"],
         )
     except KeyError as error:

@@ -18,28 +18,18 @@ class Phase(StrEnum):
 
 
 class Moment(StrEnum):
-    """A place in the step, named by phase and stage."""
+    """A place in the step, named by phase and stage; `where` says which."""
 
     FORWARD_FLOOR = "forward_floor"
-    """No stage of its own: a lower estimate that stands beside the others."""
     FORWARD_FC1 = "forward_fc1"
-    """The routed experts' first projection and its adapter sum, in forward."""
     FORWARD_FC2 = "forward_fc2"
-    """The routed experts' second projection and its adapter sum, in forward."""
     FORWARD_HEAD = "forward_head"
-    """A chunk of the log-probability head, in forward."""
     RETAINED = "retained"
-    """Forward has returned; nothing of backward has begun."""
     BACKWARD_HEAD = "backward_head"
-    """A chunk of the head, in backward."""
     RECOMPUTE_FC1 = "recompute_fc1"
-    """A layer recomputed in backward, at the adapter sum of FC1."""
     RECOMPUTE_FC2 = "recompute_fc2"
-    """A layer recomputed in backward, at the adapter sum of FC2."""
     BACKWARD_MIXER = "backward_mixer"
-    """A layer's backward, at the gradients of attention."""
     BETWEEN_CALLS = "between_calls"
-    """The call has ended; what is left belongs to the dispatchers."""
 
     @property
     def phase(self) -> Phase:
@@ -49,3 +39,22 @@ class Moment(StrEnum):
         if self is Moment.BETWEEN_CALLS:
             return Phase.BETWEEN
         return Phase.FORWARD if self.value.startswith("forward") else Phase.BACKWARD
+
+    @property
+    def where(self) -> str:
+        """The place in the program, in words."""
+        return _WHERE[self]
+
+
+_WHERE = {
+    Moment.FORWARD_FLOOR: "no stage of its own: a lower estimate that stands beside the others",
+    Moment.FORWARD_FC1: "the routed experts' first projection and its adapter sum, in forward",
+    Moment.FORWARD_FC2: "the routed experts' second projection and its adapter sum, in forward",
+    Moment.FORWARD_HEAD: "a chunk of the log-probability head, in forward",
+    Moment.RETAINED: "forward has returned; nothing of backward has begun",
+    Moment.BACKWARD_HEAD: "a chunk of the head, in backward",
+    Moment.RECOMPUTE_FC1: "a layer recomputed in backward, at the adapter sum of FC1",
+    Moment.RECOMPUTE_FC2: "a layer recomputed in backward, at the adapter sum of FC2",
+    Moment.BACKWARD_MIXER: "a layer's backward, at the gradients of attention",
+    Moment.BETWEEN_CALLS: "the call has ended; what is left belongs to the dispatchers",
+}
