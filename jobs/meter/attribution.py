@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from jobs.meter.allocation import PHASES, Allocation
 from jobs.meter.call import total
@@ -11,9 +12,33 @@ from jobs.meter.call import total
 TAGS = ("module", "op", "node", "dtype")
 """Tags that a rule matches with a regular expression."""
 
+HANDS = ("forward", "head", "recompute", "backward")
+"""What a layer, or the head, can be at hand for."""
+
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?:\.|$)")
+
 
 class RuleError(ValueError):
     """A rule that cannot be read."""
+
+
+class Hand(NamedTuple):
+    """What was at hand at the moment looked at: a layer and its phase, or the head above them."""
+
+    phase: str
+    layer: int
+
+    @classmethod
+    def of(cls, phase: str, module: str, layers: int) -> "Hand":
+        """Read it from where an allocation was made, in a model of so many layers."""
+        layer = layer_of(module)
+        return cls("head", layers - 1) if layer is None else cls(phase, layer)
+
+
+def layer_of(module: str) -> int | None:
+    """Index of the layer that a module path lies in; ``None`` outside the layers."""
+    found = _LAYER.search(module)
+    return None if found is None else int(found.group(1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +60,16 @@ class Rule:
         Phases in which the allocation may have been made.
     gradient
         Whether the storage became a parameter's ``.grad``.
+    hand
+        What may be at hand at the moment looked at.
+    least, most
+        Bounds of the storage's layer, counted from the layer at hand: 1 is the layer above it.
 
     Raises
     ------
     RuleError
-        For an unknown phase, an expression that does not compile, or a shape of ``...`` alone.
+        For an unknown phase or hand, an expression that does not compile, or a shape of ``...``
+        alone.
     """
 
     term: str
@@ -51,11 +81,17 @@ class Rule:
     shape: tuple[str, ...] | None = None
     phases: tuple[str, ...] = PHASES
     gradient: bool | None = None
+    hand: tuple[str, ...] = HANDS
+    least: int | None = None
+    most: int | None = None
 
     def __post_init__(self) -> None:
-        unknown = sorted(set(self.phases) - set(PHASES))
-        if unknown:
-            raise RuleError(f"{self.term}: no phase {', '.join(unknown)}; there are {PHASES}")
+        for name, known in (("phases", PHASES), ("hand", HANDS)):
+            unknown = sorted(set(getattr(self, name)) - set(known))
+            if unknown:
+                raise RuleError(
+                    f"{self.term}: {name} has {', '.join(unknown)}; known: {', '.join(known)}"
+                )
         if self.shape == ("...",):
             raise RuleError(f"{self.term}: a shape of ... alone says nothing; leave it out")
         for name in TAGS:
@@ -68,7 +104,9 @@ class Rule:
     def _expressions(self) -> tuple[tuple[str, re.Pattern[str]], ...]:
         return tuple((tag, re.compile(getattr(self, tag))) for tag in TAGS)
 
-    def matches(self, allocation: Allocation, symbols: Mapping[str, frozenset[int]]) -> bool:
+    def matches(
+        self, allocation: Allocation, symbols: Mapping[str, frozenset[int]], hand: Hand
+    ) -> bool:
         """Whether every condition holds; ``symbols`` gives the sizes each name may stand for.
 
         Raises
@@ -78,12 +116,25 @@ class Rule:
         """
         return (
             allocation.phase in self.phases
+            and hand.phase in self.hand
+            and self._lies_in_reach(allocation, hand)
             and (self.gradient is None or self.gradient == bool(allocation.gradient_of))
             and all(
                 expression.fullmatch(getattr(allocation, tag)) is not None
                 for tag, expression in self._expressions
             )
             and (self.shape is None or self._fits(allocation.shape, symbols))
+        )
+
+    def _lies_in_reach(self, allocation: Allocation, hand: Hand) -> bool:
+        if self.least is None and self.most is None:
+            return True
+        layer = layer_of(allocation.module)
+        if layer is None:
+            return False
+        distance = layer - hand.layer
+        return (self.least is None or distance >= self.least) and (
+            self.most is None or distance <= self.most
         )
 
     def _fits(self, shape: tuple[int, ...], symbols: Mapping[str, frozenset[int]]) -> bool:
@@ -131,7 +182,10 @@ class Attribution:
 
 
 def attribute(
-    live: Iterable[Allocation], rules: Sequence[Rule], symbols: Mapping[str, frozenset[int]]
+    live: Iterable[Allocation],
+    rules: Sequence[Rule],
+    symbols: Mapping[str, frozenset[int]],
+    hand: Hand,
 ) -> Attribution:
     """Give each storage of ``live`` to the term of the first rule that matches it.
 
@@ -142,13 +196,15 @@ def attribute(
     rules
         In order of precedence.
     symbols
-        Sizes that each name in a rule's shape may stand for: ``{"T": {512}, "R": {2040, 2051}}``.
+        Sizes that each name in a rule's shape may stand for: ``{"T": {512}, "H": {256}}``.
+    hand
+        What was at hand at that moment.
     """
     members: dict[str, list[Allocation]] = {}
     unattributed: list[Allocation] = []
     used: set[Rule] = set()
     for allocation in live:
-        rule = next((r for r in rules if r.matches(allocation, symbols)), None)
+        rule = next((r for r in rules if r.matches(allocation, symbols, hand)), None)
         if rule is None:
             unattributed.append(allocation)
         else:

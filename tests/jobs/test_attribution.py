@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from jobs.meter.allocation import Allocation
-from jobs.meter.attribution import Rule, RuleError, attribute
+from jobs.meter.attribution import Hand, Rule, RuleError, attribute
 from jobs.meter.ledger import Ledger
 
 SYMBOLS = {
@@ -14,6 +14,8 @@ SYMBOLS = {
     "F": frozenset({256}),
     "R": frozenset({7, 9}),
 }
+
+HAND = Hand("recompute", 2)
 
 
 def allocation(**tags) -> Allocation:
@@ -48,13 +50,24 @@ def allocation(**tags) -> Allocation:
         ({"shape": ("R",)}, {"shape": (9, 1)}, {"shape": (8,)}),
         ({"shape": ("*", "H")}, {"shape": (5, 64)}, {"shape": (5, 5, 64)}),
         ({"shape": ()}, {"shape": (1, 1)}, {"shape": (2,)}),
+        ({"least": 1}, {}, {"module": "layers.2.mlp"}),
+        ({"most": 0}, {"module": "layers.1"}, {}),
+        ({"least": 0}, {}, {"module": "embedding"}),
     ],
 )
 def test_each_condition_decides(conditions, matching, other):
     """Reference: the definition of each condition, one storage inside it and one outside."""
     rule = Rule(term="a.b", why="test", **conditions)
-    assert rule.matches(allocation(**matching), SYMBOLS)
-    assert not rule.matches(allocation(**other), SYMBOLS)
+    assert rule.matches(allocation(**matching), SYMBOLS, HAND)
+    assert not rule.matches(allocation(**other), SYMBOLS, HAND)
+
+
+def test_what_is_at_hand_decides():
+    """Reference: the definition; outside the layers the head is at hand, above the last of them."""
+    rule = Rule(term="a.b", why="test", hand=("head",), most=-1)
+    assert rule.matches(allocation(), SYMBOLS, Hand.of("backward", "decoder.final_layernorm", 5))
+    assert not rule.matches(allocation(), SYMBOLS, Hand.of("backward", "head", 4))
+    assert not rule.matches(allocation(), SYMBOLS, Hand.of("backward", "decoder.layers.4.mlp", 5))
 
 
 def test_the_first_rule_decides_and_every_byte_is_somewhere():
@@ -71,7 +84,7 @@ def test_the_first_rule_decides_and_every_byte_is_somewhere():
         allocation(module="head", nbytes=512, op="exp"),
         allocation(module="head", nbytes=4096, op="mm"),
     ]
-    found = attribute(live, rules, SYMBOLS)
+    found = attribute(live, rules, SYMBOLS, HAND)
     assert found.terms == {"experts.rows": 1024, "residual.stream": 2560}
     assert [a.op for a in found.unattributed] == ["mm", "exp"]
     assert found.used == {rules[0], rules[1]}
@@ -81,7 +94,8 @@ def test_the_first_rule_decides_and_every_byte_is_somewhere():
 @pytest.mark.parametrize(
     ("conditions", "message"),
     [
-        ({"phases": ("forwards",)}, "no phase forwards"),
+        ({"phases": ("forwards",)}, "phases has forwards"),
+        ({"hand": ("between",)}, "hand has between"),
         ({"module": "layers.("}, "module is no regular expression"),
         ({"shape": ("...",)}, "says nothing"),
     ],
@@ -96,7 +110,7 @@ def test_a_symbol_without_sizes_is_named():
     """Reference: the documented error, naming the symbol and those that are known."""
     rule = Rule(term="head.logits", why="test", shape=("T", "V"))
     with pytest.raises(RuleError, match=r"head\.logits: no sizes for V; given are T, H, F, R"):
-        rule.matches(allocation(), SYMBOLS)
+        rule.matches(allocation(), SYMBOLS, HAND)
 
 
 def test_the_peak_of_a_toy_model_goes_to_its_terms():
@@ -124,7 +138,7 @@ def test_the_peak_of_a_toy_model_goes_to_its_terms():
         Rule(term="experts.fc2_inputs", why="(T, F) and its gradients", shape=("T", "F")),
         Rule(term="experts.fc2_outputs", why="down's output", module="down", shape=("T", "H")),
     )
-    found = attribute(call.result.at_peak, rules, SYMBOLS)
+    found = attribute(call.result.at_peak, rules, SYMBOLS, HAND)
     wide = 96 * 256 * 4
     assert found.terms == {
         "adapters.gradients": 64 * 256 * 4,

@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from jobs.meter.rules import RULES
+from jobs.meter.attribution import Hand, attribute
+from jobs.meter.call import total
+from jobs.meter.ledger import Ledger
+from jobs.meter.rules import RULES, attribute_peak, symbols
 from jobs.spec import Calls, CellSpec, Weights, Workload
 from planner.model import Model
 from planner.step import Step
+from planner.terms import TERMS
 from planner.topology import Topology
 
 MODEL = Model(
@@ -42,6 +46,7 @@ CASES = {
     "ep2 cp2, all-to-all": (CP2, {"dispatcher": "alltoall"}),
 }
 CALLS = ("cold", "warm")
+AT_HAND = (Hand("forward", 1), Hand("head", 2), Hand("recompute", 0), Hand("backward", 0))
 
 
 def cell(name: str) -> CellSpec:
@@ -58,12 +63,11 @@ def cell(name: str) -> CellSpec:
     )
 
 
-def figures(call, rules, sizes):
+def figures(call, spec, tokens):
     """What the tests look at, of one call."""
-    from jobs.meter.attribution import attribute
-    from jobs.meter.call import total
-
-    peak, everything = (attribute(x, rules, sizes) for x in (call.at_peak, call.allocations))
+    peak = attribute_peak(call, spec.model, spec.step, [tokens])
+    sizes = symbols(spec.model, spec.step, [tokens])
+    everything = [attribute(call.allocations, RULES, sizes, hand) for hand in AT_HAND]
     in_layers = [a for a in call.allocations if a.module.startswith("decoder.layers.")]
     end = call.live_at(call.last_number)
     return {
@@ -75,8 +79,8 @@ def figures(call, rules, sizes):
         "gradients": total(a for a in end if a.gradient_of),
         "terms": peak.terms,
         "unattributed_at_peak": [a.label() for a in peak.unattributed],
-        "unattributed": [a.label() for a in everything.unattributed],
-        "used": sorted(rules.index(rule) for rule in everything.used),
+        "unattributed": [a.label() for moment in everything for a in moment.unattributed],
+        "used": sorted({RULES.index(rule) for moment in everything for rule in moment.used}),
         "nowhere": [a.label() for a in call.allocations if not a.module and len(a.shape) > 2],
         "made": {
             phase: Counter(f"{a.module} {a.op} {a.shape}" for a in in_layers if a.phase == phase)
@@ -91,8 +95,6 @@ def run(name: str, rank: int, rendezvous: str):
 
     spec = cell(name)
     cpu.start(rank, spec.topology.world, spec.topology, rendezvous)
-    from jobs.meter.ledger import Ledger
-    from jobs.meter.rules import symbols
     from jobs.model.build import build_model, routed_rows
     from jobs.model.weights import load_weights
     from jobs.workload import local_batch
@@ -104,7 +106,6 @@ def run(name: str, rank: int, rendezvous: str):
     ledger.attach(model)
     for field in ("tokens", "targets", "positions"):
         ledger.register(field, getattr(batch, field))
-    sizes = symbols(spec.model, spec.step, [batch.tokens.numel()])
     found = {}
     for temperature in CALLS:
         with ledger.call() as call:
@@ -113,7 +114,7 @@ def run(name: str, rank: int, rendezvous: str):
             loss.backward()
             del loss
         model.zero_grad(set_to_none=True)
-        found[temperature] = figures(call.result, RULES, sizes)
+        found[temperature] = figures(call.result, spec, batch.tokens.numel())
         found[temperature]["rows"] = routed_rows(model)
     cpu.stop()
     return found
@@ -183,6 +184,12 @@ def test_every_rule_is_used(observed):
     """Reference: a rule that nothing matches is a mistake or has outlived its model."""
     used = {index for *_, seen in each_call(observed) for index in seen["used"]}
     assert [RULES[i].why for i in set(range(len(RULES))) - used] == []
+
+
+def test_rules_speak_of_the_planners_terms():
+    """Reference: the planner's catalogue, and the one kind of bytes that its tables leave unpriced."""
+    known = {term.name for term in TERMS} | {"weights.gradients"}
+    assert {rule.term for rule in RULES} <= known
 
 
 def test_megatrons_checkpoint_is_told_apart(observed):
