@@ -1,4 +1,4 @@
-"""Rules for the mixture of experts: adapter gradients, router, dispatch, routed and shared experts."""
+"""Rules for a layer's experts: adapter gradients, router, dispatch, routed and shared experts."""
 
 from jobs.meter.attribution import Rule
 from jobs.meter.stream_rules import BACKWARD, LAYER, PASSING

@@ -43,8 +43,8 @@ RESIDUAL = (
     ),
     Rule(
         term="dispatch.held_over",
-        why="gradient of such a layer's input, pinned beside it; that of the nearest one is what the "
-        "layer at hand receives",
+        why="gradient of such a layer's input, pinned beside it; that of the nearest one is what "
+        "the layer at hand receives",
         module=LAYER + r"\.input_layernorm",
         op=r"add\.Tensor",
         phases=BACKWARD,

@@ -187,7 +187,7 @@ def test_every_rule_is_used(observed):
 
 
 def test_rules_speak_of_the_planners_terms():
-    """Reference: the planner's catalogue, and the one kind of bytes that its tables leave unpriced."""
+    """Reference: the planner's catalogue, and the kind of bytes that its tables leave unpriced."""
     known = {term.name for term in TERMS} | {"weights.gradients"}
     assert {rule.term for rule in RULES} <= known
 
