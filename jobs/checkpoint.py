@@ -1,4 +1,4 @@
-"""The small checkpoint on disk: its name, whether it is whole, its routing. Standard library only."""
+"""The small checkpoint on disk: its name, whether it is whole, its routing. Standard library."""
 
 import hashlib
 import json

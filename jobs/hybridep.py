@@ -254,6 +254,7 @@ class HybridEPBuffer:
             here = by_rank[:, :, self.rank].flatten(0, 1)
             here = here[here.any(1)]  # (dense rows, local experts)
             per_expert = here.sum(0)
+            rows = int(per_expert.sum())
         new, slots = routing_map.new_empty, most * self.ranks
         handle = Handle(
             sparse_to_dense=new(most, self.ranks, dtype=torch.int32),
@@ -263,7 +264,7 @@ class HybridEPBuffer:
             dense_to_expert=new(slots, self.local_experts, dtype=torch.int32),
             tokens_per_expert=new(self.local_experts, dtype=torch.int64),
             tokens=tokens,
-            rows=int(per_expert.sum()),
+            rows=rows,
             sent=traffic[self.rank].tolist(),
             received=traffic[:, self.rank].tolist(),
         )

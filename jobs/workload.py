@@ -1,6 +1,7 @@
 """The requests of a call as tensors on one rank: bytes of text that ships with Python."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -112,3 +113,12 @@ def pack(requests: list[Tensor], degree: int, rank: int, global_targets: int) ->
         layout=layout,
         global_targets=global_targets,
     )
+
+
+def text_batch(role: str, starts: Sequence[int], length: int) -> LocalBatch:
+    """Return windows of one role's text (`jobs.text`) as the requests of a one-rank batch."""
+    requests = [
+        torch.frombuffer(bytearray(window(role, start, length)), dtype=torch.uint8).long()
+        for start in starts
+    ]
+    return pack(requests, degree=1, rank=0, global_targets=len(starts) * (length - 1))

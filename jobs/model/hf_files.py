@@ -1,4 +1,4 @@
-"""Read and write checkpoints in the Hugging Face Qwen3-MoE layout; a rank reads its experts only."""
+"""Read and write Hugging Face Qwen3-MoE checkpoints; a rank reads its own experts only."""
 
 import json
 from pathlib import Path

@@ -13,6 +13,8 @@ from jobs.spec import CellSpec
 ADAPTER_OUT_STD = 0.02
 """Spread of the second adapter factor: not zero, so that the first one has a gradient."""
 
+RESIDUAL_WRITERS = ("linear_proj.weight", "fc2.weight")
+
 
 def load_weights(model: torch.nn.Module, spec: CellSpec) -> None:
     """Fill every parameter of this rank as the cell's ``weights`` say.
@@ -32,14 +34,16 @@ def draw_weights(model: torch.nn.Module, seed: int) -> None:
     """Draw all weights and adapters from ``seed`` and their global names.
 
     A value depends on nothing else, so that every topology has the same model. Norm scales are 1;
-    other weights are normal with variance 1/fan-in.
+    other weights are normal with variance 1/fan-in, those that write to the residual stream divided
+    by twice the layers as well (Megatron's scaled initialisation).
     """
+    layers = len(model.decoder.layers)
     with torch.no_grad():
         for named in global_parameters(model):
-            _draw(named, seed)
+            _draw(named, seed, layers)
 
 
-def _draw(named: Named, seed: int) -> None:
+def _draw(named: Named, seed: int, layers: int) -> None:
     data = named.data
     if data.dim() == 1:
         data.fill_(1.0)
@@ -47,14 +51,15 @@ def _draw(named: Named, seed: int) -> None:
     digest = hashlib.sha256(f"{seed}/{named.name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
     values = torch.randn(data.shape, generator=generator)
-    data.copy_(values * _spread(named))
+    data.copy_(values * _spread(named, layers))
 
 
-def _spread(named: Named) -> float:
+def _spread(named: Named, layers: int) -> float:
     if "lora_b" in named.name:
         return ADAPTER_OUT_STD
     if named.name == "embedding.weight":
         return 1.0
     # Adapters lie (in, out), base weights (out, in).
     fan_in = named.data.shape[0 if "lora_a" in named.name else 1]
-    return 1 / math.sqrt(fan_in)
+    to_residual = any(part in named.name for part in RESIDUAL_WRITERS)
+    return 1 / math.sqrt(fan_in * (2 * layers if to_residual else 1))

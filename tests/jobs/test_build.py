@@ -1,0 +1,66 @@
+"""Models that cannot run here are refused, and what a built model tells."""
+
+from dataclasses import replace
+
+import pytest
+from small_cells import MODEL, cell
+
+from jobs.model.build import build_model, routed_rows
+from jobs.model.weights import load_weights
+from jobs.workload import local_batch
+from planner.errors import ConfigError
+from planner.model import LinearAttention
+
+MIXER = LinearAttention(key_heads=2, key_dim=8, value_heads=2, value_dim=8, conv_width=4)
+
+REFUSED = {
+    "linear attention": (
+        {"full_attention_interval": 2, "linear_attention": MIXER},
+        "Gated DeltaNet layers",
+    ),
+    "gated attention": ({"gated_attention": True}, "gates its attention output"),
+    "odd head": ({"head_dim": 15}, "head_dim = 15 must be even"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_that_cannot_run_is_refused(name):
+    """Contract: an error names the value and the way out, before anything is built."""
+    change, message = REFUSED[name]
+    with pytest.raises(ConfigError, match=message):
+        build_model(cell(model=replace(MODEL, **change)))
+
+
+@pytest.mark.parametrize("dispatcher", ["allgather", "deepep"])
+def test_a_dispatcher_that_cannot_run_is_refused(dispatcher):
+    """Contract: as above."""
+    topology = "ep2_cp1" if dispatcher == "deepep" else "ep1_cp1"
+    with pytest.raises(ConfigError, match=f"dispatcher {dispatcher} cannot run"):
+        build_model(cell(topology, dispatcher=dispatcher))
+
+
+def test_experts_that_do_not_divide_are_refused():
+    """Contract: as above."""
+    with pytest.raises(ConfigError, match="ep = 2 does not divide the 7 experts"):
+        build_model(cell("ep2_cp1", model=replace(MODEL, num_experts=7)))
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_routed_rows_of_one_rank():
+    """Derivation: one rank gets every routed pair, tokens x top-k."""
+    spec = cell(requests=(20, 11))
+    model = build_model(spec)
+    load_weights(model, spec)
+    model(local_batch(spec, 0, 0))
+    assert routed_rows(model) == [31 * MODEL.top_k] * MODEL.num_layers
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_model_without_shared_expert_runs():
+    """Derivation: Qwen3-30B-A3B has none."""
+    spec = cell(model=replace(MODEL, shared_expert_hidden=0, shared_expert_gate=False))
+    model = build_model(spec)
+    load_weights(model, spec)
+    loss = model(local_batch(spec, 0, 0))
+    loss.backward()
+    assert loss.isfinite()
