@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import IO
 
 from omegaconf import DictConfig
@@ -17,6 +18,7 @@ from pipeline.store import Store, read_store, rows, untracked
 from pipeline.summary import one_line, worst_percent
 from planner import compile_pricer
 from planner.errors import ConfigError
+from planner.routing import Routing
 
 
 class Sweep:
@@ -67,22 +69,14 @@ class Sweep:
         """
         settings = self._settings()
         for config in configs:
-            if (other := settings_of(config)) != settings:
-                raise ConfigError(
-                    f"out, study, launcher and tracker are one for all cells; got {other} beside "
-                    f"{settings}; sweep them by separate commands"
-                )
+            _require_same(settings_of(config), settings)
         cells = [cell_of(config) for config in configs]
         require_room(cells, settings.launcher)
+        for cell in cells:
+            _require_priceable(cell, Routing.balanced())
         cells = prepare(cells, self._say)
         for cell in cells:
-            compile_pricer(
-                cell.model,
-                cell.topology,
-                cell.step,
-                coefficients=cell.coefficients,
-                routing=routing_of(cell),
-            )
+            _require_priceable(cell, routing_of(cell))
         total = len({cell.key for cell in cells})
         with Narrator(self.console, total) as narrator:
             events = launch(
@@ -160,3 +154,27 @@ class Sweep:
 
     def _say(self, line: str, style: str = "") -> None:
         self.console.print(line, style=style, soft_wrap=True, markup=False)
+
+
+def _require_same(one: Settings, all_of_them: Settings) -> None:
+    """Check that a cell does not sweep what a sweep has but one of."""
+    for part in ("study", "launcher", "tracker"):
+        mine, ours = asdict(getattr(one, part)), asdict(getattr(all_of_them, part))
+        for name in mine:
+            _require_one(f"{part}.{name}", mine[name], ours[name])
+    _require_one("out", one.out, all_of_them.out)
+
+
+def _require_one(name: str, mine: object, ours: object) -> None:
+    if mine != ours:
+        raise ConfigError(
+            f"{name} is one for all cells of a sweep; got {name} = {mine!r} beside {ours!r}; "
+            "give one value, and sweep the others by commands of their own"
+        )
+
+
+def _require_priceable(cell: CellSpec, routing: Routing) -> None:
+    """Check that the planner can price a cell; raises its ConfigError or TableError."""
+    compile_pricer(
+        cell.model, cell.topology, cell.step, coefficients=cell.coefficients, routing=routing
+    )

@@ -68,7 +68,8 @@ def print_outcomes(console: Console, store: Store) -> None:
     for cell in store.cells:
         if cell.outcome != "ok":
             style = "yellow" if cell.outcome == "refused" else "red"
-            line = f"{cell.outcome}: {cell.label}: {cell.error}"
+            logs = store.out / "jobs" / f"{cell.key}.a{cell.attempt}"
+            line = f"{cell.outcome}: {cell.label}: {cell.error}; logs: {logs}"
             console.print(line, style=style, soft_wrap=True, markup=False)
     for fault in store.faults:
         console.print(f"fault: {fault}", style="yellow", soft_wrap=True, markup=False)

@@ -113,7 +113,7 @@ def killed_once(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> No
 def raises(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
     """Rank 0 raises; the others wait for it for ever."""
     if int(os.environ["RANK"]) == 0:
-        raise ValueError("the checkpoint lacks layers.3.mlp.router.weight")
+        raise ValueError("the checkpoint lacks layers.1.mlp.router.weight")
     time.sleep(3600)
 
 
@@ -124,9 +124,14 @@ def leaves(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
     time.sleep(3600)
 
 
+def starves(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
+    """Host memory runs out."""
+    raise MemoryError("unable to allocate 8 GiB")
+
+
 def hangs(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
     """Say who runs, then never end."""
-    (out / f"pid.{attempt}.{os.environ['RANK']}").write_text(f"{os.getpid()} {os.getppid()}")
+    (out / f"pid.{attempt}.{os.environ['RANK']}").write_text(f"{os.getpid()} {os.getppid()}.")
     time.sleep(3600)
 
 
