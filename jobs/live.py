@@ -14,9 +14,10 @@ import torch
 import torch.distributed as dist
 
 from jobs import hybridep
-from jobs.meter.attribution import attribute
+from jobs.meter.attribution import Attribution
 from jobs.meter.call import Call, CallLedger
 from jobs.meter.ledger import Ledger
+from jobs.meter.rules import attribute_peak
 from jobs.model.build import ModelUnderTest, routed_rows
 from jobs.record import Observed, Planned, RankRecord
 from jobs.spec import CellSpec
@@ -139,7 +140,12 @@ class LiveLoop:
         self.model.zero_grad(set_to_none=True)
         if call is None:
             return loss, None
-        return loss, observe(call.result, before, Outside.now(), routed_rows(self.model), seconds)
+        seen = call.result
+        attribution = attribute_peak(
+            seen, self.spec.model, self.spec.step, [len(batch.tokens) for batch in children]
+        )
+        rows = routed_rows(self.model)
+        return loss, observe(seen, attribution, before, Outside.now(), rows, seconds)
 
     def _register(self, children: Sequence[LocalBatch]) -> None:
         """Count the requests' tensors as resident: a trainer has them before it plans."""
@@ -181,9 +187,9 @@ class RecordBase:
 def exchange(figures: Sequence[int]) -> list[list[int]]:
     """Return every rank's figures, in rank order."""
     mine = torch.tensor([int(figure) for figure in figures], dtype=torch.int64)
-    everyone = mine.new_empty(dist.get_world_size(), len(figures))
+    everyone = mine.new_empty(dist.get_world_size() * len(figures))
     dist.all_gather_into_tensor(everyone, mine)
-    return everyone.tolist()
+    return everyone.view(-1, len(figures)).tolist()
 
 
 def plan_of(decision: Decision, prices: Sequence[Price], held_over: int, rank: int) -> Planned:
@@ -224,10 +230,14 @@ def plan_of(decision: Decision, prices: Sequence[Price], held_over: int, rank: i
 
 
 def observe(
-    call: CallLedger, before: Outside, after: Outside, rows: list[int], seconds: float
+    call: CallLedger,
+    attribution: Attribution,
+    before: Outside,
+    after: Outside,
+    rows: list[int],
+    seconds: float,
 ) -> Observed:
     """Return the meters' side of a call."""
-    attribution = attribute(call.at_peak)
     return Observed(
         baseline_bytes=call.baseline_bytes,
         peak_bytes=call.peak_bytes,

@@ -3,8 +3,12 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from planner import LinearAttention, Model
+
+settings.register_profile("peakcast", deadline=None)  # a law is no stopwatch
+settings.load_profile("peakcast")
 
 GOLDEN = Path(__file__).parent / "golden"
 
