@@ -11,24 +11,15 @@ import importlib.machinery
 import math
 import sys
 import types
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
-from planner.units import align_up, ceil_div
+from jobs.hybridep_handle import CHUNK, Handle, lay_out, outside_pytorch
+from planner.units import align_up
 
 LEAST_TOKENS = 512
-CHUNK = 64
-"""Tokens per chunk of DeepEP's kernels; capacities are multiples of it."""
-
-_outside_pytorch: Callable[[], AbstractContextManager[Any]] = _disable_current_modes
-"""Inside it no dispatch mode sees an allocation: that memory is DeepEP's own, not PyTorch's."""
 
 
 def capacity_for(tokens: int, ranks: int) -> int:
@@ -43,49 +34,6 @@ def buffer_bytes(tokens: int, ranks: int, hidden: int, experts: int, itemsize: i
     """Return the bytes of the persistent buffers of one rank that can take ``tokens``."""
     rows = capacity_for(tokens, ranks) * ranks
     return rows * (hidden * itemsize + experts * 4 + hidden // 128 * 4 + experts)
-
-
-@dataclass(frozen=True)
-class Handle:
-    """What a dispatch leaves for its combine and for both backwards.
-
-    Parameters
-    ----------
-    sparse_to_dense
-        (n, R) int32: where each local token lies in each rank's dense rows, -1 if it is not sent.
-    rdma_to_attention
-        (n aligned to 16,) bool: tokens that came over the network; all of them in one domain.
-    local_expert_map
-        (n·R, local experts) bool: experts of each dense row.
-    chunk_layout
-        (ceil(n/64), R) int32: tokens of each chunk that go to each rank.
-    dense_to_expert
-        (n·R, local experts) int32: the permuted row of each dense row and expert, -1 where none.
-    tokens, sent, received
-        Local tokens; dense rows sent to and received from each rank. ``n`` above is the largest
-        token count of the group.
-    """
-
-    sparse_to_dense: Tensor
-    rdma_to_attention: Tensor
-    local_expert_map: Tensor
-    chunk_layout: Tensor
-    dense_to_expert: Tensor
-    tokens_per_expert: Tensor
-    tokens: int
-    rows: int
-    sent: list[int]
-    received: list[int]
-
-    def send_order(self) -> Tensor:
-        """Local tokens in the order in which they are sent: by rank, then by token."""
-        return (self.sparse_to_dense[: self.tokens] >= 0).t().nonzero(as_tuple=True)[1]
-
-    def pairs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Dense row, local expert and permuted row of each routed pair, by permuted row."""
-        dense_to_expert = self.dense_to_expert[: sum(self.received)]
-        expert, dense = (dense_to_expert.t() >= 0).nonzero(as_tuple=True)
-        return dense, expert, dense_to_expert[dense, expert].long()
 
 
 class HybridEPBuffer:
@@ -134,7 +82,7 @@ class HybridEPBuffer:
         self._itemsize = max(self._itemsize, itemsize)
         rows, experts = self.capacity * self.ranks, self.local_experts * self.ranks
         self._token = self._prob = self._scaling_factor = self._routing_map = None
-        with _outside_pytorch():
+        with outside_pytorch():
             # Dispatch and combine share token and probability buffers (DeepEP's default). The last
             # two lie idle without FP8 and with PyTorch's own all-gather, and are held all the same.
             self._token = torch.zeros(rows * self.hidden * self._itemsize, dtype=torch.uint8)
@@ -181,7 +129,7 @@ class HybridEPBuffer:
             handle = self._prepare(routing_map, hidden.element_size())
         out = hidden.new_empty(handle.rows, self.hidden)
         out_probs = None if probs is None else probs.new_empty(handle.rows)
-        with _outside_pytorch():
+        with outside_pytorch():
             order = handle.send_order()
             dense, expert, row = handle.pairs()
             received = self._token_rows(sum(handle.received), hidden.dtype)
@@ -214,7 +162,7 @@ class HybridEPBuffer:
         out = hidden.new_empty(handle.tokens, self.hidden)
         experts = self.ranks * self.local_experts
         out_probs = None if probs is None else probs.new_empty(handle.tokens, experts)
-        with _outside_pytorch():
+        with outside_pytorch():
             order = handle.send_order()
             dense, expert, row = handle.pairs()
             rows, back = sum(handle.received), sum(handle.sent)
@@ -237,56 +185,19 @@ class HybridEPBuffer:
     def _prepare(self, routing_map: Tensor, itemsize: int) -> Handle:
         """Gather the routing maps of the group, grow the buffers, and lay out where rows go."""
         tokens, experts = routing_map.shape
-        with _outside_pytorch():
+        with outside_pytorch():
             counts = torch.empty(self.ranks, dtype=torch.int64)
             dist.all_gather_single(counts, torch.tensor([tokens]), group=self.group)
         sizes: list[int] = counts.tolist()
         most = max(sizes)
         self._update(most, itemsize)
         gathered = routing_map.new_empty(most * self.ranks, experts, dtype=torch.uint8)
-        with _outside_pytorch():
+        with outside_pytorch():
             mine = torch.zeros(most, experts, dtype=torch.uint8)
             mine[:tokens] = routing_map
             dist.all_gather_single(gathered, mine, group=self.group)
             by_rank = gathered.view(self.ranks, most, self.ranks, self.local_experts).bool()
-            sent_to = by_rank.any(-1)  # (source rank, token, target rank)
-            traffic = sent_to.sum(1)  # (source rank, target rank)
-            here = by_rank[:, :, self.rank].flatten(0, 1)
-            here = here[here.any(1)]  # (dense rows, local experts)
-            per_expert = here.sum(0)
-            rows = int(per_expert.sum())
-        new, slots = routing_map.new_empty, most * self.ranks
-        handle = Handle(
-            sparse_to_dense=new(most, self.ranks, dtype=torch.int32),
-            rdma_to_attention=new(align_up(most, 16), dtype=torch.bool),
-            local_expert_map=new(slots, self.local_experts, dtype=torch.bool),
-            chunk_layout=new(ceil_div(most, CHUNK), self.ranks, dtype=torch.int32),
-            dense_to_expert=new(slots, self.local_experts, dtype=torch.int32),
-            tokens_per_expert=new(self.local_experts, dtype=torch.int64),
-            tokens=tokens,
-            rows=rows,
-            sent=traffic[self.rank].tolist(),
-            received=traffic[:, self.rank].tolist(),
-        )
-        with _outside_pytorch():
-            self._fill(handle, sent_to[self.rank], traffic, here, per_expert)
-        return handle
-
-    def _fill(
-        self, handle: Handle, sent: Tensor, traffic: Tensor, here: Tensor, per_expert: Tensor
-    ) -> None:
-        before = traffic.cumsum(0)[self.rank] - traffic[self.rank]  # rows of earlier sources
-        place = sent.cumsum(0) - 1 + before
-        handle.sparse_to_dense.copy_(torch.where(sent, place, -1))
-        handle.rdma_to_attention.zero_()[: handle.tokens] = True
-        handle.local_expert_map.zero_()[: here.shape[0]] = here
-        padded = torch.zeros(handle.chunk_layout.shape[0] * CHUNK, self.ranks, dtype=torch.int32)
-        padded[: sent.shape[0]] = sent
-        handle.chunk_layout.copy_(padded.view(-1, CHUNK, self.ranks).sum(1))
-        first = per_expert.cumsum(0) - per_expert
-        row = here.cumsum(0) - 1 + first
-        handle.dense_to_expert.fill_(-1)[: here.shape[0]] = torch.where(here, row, -1).int()
-        handle.tokens_per_expert.copy_(per_expert)
+        return lay_out(by_rank, self.rank, tokens)
 
 
 def install() -> None:

@@ -63,7 +63,7 @@ def test_a_rank_without_requests_holds_no_token(ranks):
 
 
 def test_a_rank_reads_its_own_experts_and_all_else_once(ranks):
-    """Derivation: of eight experts an ep = 4 rank reads two; the values are those drawn for one rank."""
+    """Derivation: of eight experts an ep = 4 rank reads two; values are as drawn on one rank."""
     for index, rank in enumerate(ranks):
         loading = rank["loading"]
         assert loading["wrong"] == []
