@@ -1,4 +1,4 @@
-"""The ``peakcast`` command. Only the sub-command that runs is imported, so that `plan` starts fast."""
+"""The ``peakcast`` command; only the sub-command that runs is imported, so `plan` starts fast."""
 
 import ast
 import importlib
