@@ -183,3 +183,30 @@ def test_a_second_forward_after_a_backward_is_forward_again():
             call.forward_done()
     assert of(call.result.allocations, "forward") == FORWARD + FORWARD
     assert of(call.result.allocations, "recompute") == FORWARD + FORWARD
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recompute_of_a_plain_function_is_told_by_its_gradient_mode(reentrant):
+    """Reference: sine needs x·2 in backward, so that any checkpoint of sin(x·2)·3 makes it again."""
+    x = torch.ones(8, 16, requires_grad=True)
+    ledger = Ledger()
+    ledger.register("x", x)
+    with ledger.call() as call:
+        y = checkpoint(lambda t: (t * 2).sin() * 3, x, use_reentrant=reentrant)
+        call.forward_done()
+        y.backward(torch.ones(8, 16))
+    again = [a.op for a in call.result.allocations if a.phase == "recompute" and a.nbytes == 512]
+    assert again[0] == "mul.Tensor"
+    backward = [a.op for a in call.result.allocations if a.phase == "backward"]
+    assert "cos" in backward
+
+
+def test_what_starts_backward_is_not_forward():
+    """Reference: autograd makes the loss's own gradient (ones) before any node runs."""
+    x = torch.ones(8, 16, requires_grad=True)
+    with Ledger().call() as call:
+        loss = x.exp().sum()
+        call.forward_done()
+        loss.backward()
+    assert [a.phase for a in call.result.allocations if a.op == "ones_like"] == ["backward"]
+    assert {a.phase for a in call.result.allocations if a.op in ("exp", "sum")} == {"forward"}
