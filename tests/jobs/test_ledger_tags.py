@@ -187,7 +187,7 @@ def test_a_second_forward_after_a_backward_is_forward_again():
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_recompute_of_a_plain_function_is_told_by_its_gradient_mode(reentrant):
-    """Reference: sine needs x·2 in backward, so that any checkpoint of sin(x·2)·3 makes it again."""
+    """Reference: sine needs x·2 in backward, so any checkpoint of sin(x·2)·3 makes it again."""
     x = torch.ones(8, 16, requires_grad=True)
     ledger = Ledger()
     ledger.register("x", x)
