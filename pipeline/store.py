@@ -136,11 +136,16 @@ def _order(cell: Cell) -> tuple[Any, ...]:
 
 
 def labels(store: Store) -> dict[str, str]:
-    """Name each cell for people, adding what differs where cells share a label."""
+    """Name each cell for people: its label, told apart where cells share one.
+
+    The calls' name is left out while all cells make the same calls.
+    """
     named: dict[str, str] = {}
     groups: dict[str, list[Cell]] = defaultdict(list)
+    calls = {cell.spec.calls.name if cell.spec else None for cell in store.cells}
+    common = f" {calls.pop()}" if len(calls) == 1 else ""
     for cell in store.cells:
-        groups[cell.label].append(cell)
+        groups[cell.label.removesuffix(common)].append(cell)
     for label, cells in groups.items():
         facts = {c.key: _flat(c.spec.to_dict()) if c.spec else {} for c in cells}
         differing = [

@@ -15,7 +15,7 @@ from typing import Any
 
 import wandb
 
-from pipeline.store import Cell, Row, Store, labels, rows, term_rows, tracked_mark, untracked
+from pipeline.store import Cell, Row, Store, rows, term_rows, tracked_mark, untracked
 from pipeline.summary import worst_percent
 from planner.errors import ConfigError
 
@@ -92,7 +92,7 @@ def _write_run(store: Store, cell: Cell, mode: str, project: str, group: str) ->
         project=project,
         group=group,
         job_type=table[0]["topology"],
-        name=labels(store)[cell.key],
+        name=cell.label,
         id=run_id(cell),
         tags=[table[0]["weights"], cell.outcome],
         config=cell.spec.to_dict() | {"key": cell.key} if cell.spec else {"key": cell.key},

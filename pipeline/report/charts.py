@@ -14,7 +14,7 @@ from planner.units import MIB
 
 Drawing = alt.LayerChart | alt.FacetChart | alt.Chart
 
-WIDTH = 620
+WIDTH = 700
 STEP = 22  # pixels of one line of a chart with a name on each line
 TOLERANCE_PERCENT = 5.0  # what the study promises of its expected figures
 SIDES = ("predicted", "observed")
@@ -134,9 +134,14 @@ def residual_by_term(terms: Sequence[Row]) -> Drawing:
 
 
 def both_sides(seen: Sequence[Row], what: str, title: str) -> Drawing:
-    """Predicted (bar) and observed (point) growth or held-over bytes, a line a cell."""
+    """Predicted (bar) and observed (point) growth or held-over bytes, a line a cell.
+
+    Cells and calls for which both are zero have no line.
+    """
     values = []
     for row in seen:
+        if not row[f"planned_{what}_bytes"] and not row[f"observed_{what}_bytes"]:
+            continue
         for side, prefix in zip(SIDES, ("planned", "observed"), strict=True):
             size = row[f"{prefix}_{what}_bytes"]
             line = f"{row['label']} {row['temperature']}"
@@ -244,7 +249,7 @@ def write_picture(store: Store, path: Path) -> None:
     picture = alt.hconcat(
         predicted_against_observed(seen).properties(width=460, height=340),
         error_by_cell(seen).properties(width=420),
-    ).resolve_scale(color="independent")
+    ).resolve_scale(color="independent", shape="independent")
     styled(picture).save(path, scale_factor=2)
 
 
@@ -253,8 +258,20 @@ def styled(chart: Any) -> Any:
     return (
         chart.configure(font="system-ui, sans-serif")
         .configure_view(stroke=None)
-        .configure_axis(gridColor="#eef1f4", domainColor="#ced4da", labelLimit=260)
-        .configure_legend(orient="right", titleFontWeight="normal")
+        .configure_axis(
+            gridColor="#eef1f4",
+            domainColor="#ced4da",
+            tickColor="#ced4da",
+            labelLimit=300,
+            labelFontSize=12,
+            titleFontSize=12,
+            titleFontWeight="normal",
+            titlePadding=10,
+        )
+        .configure_axisX(tickCount=8)
+        .configure_legend(
+            orient="right", labelFontSize=12, titleFontSize=12, titleFontWeight="normal"
+        )
     )
 
 

@@ -11,7 +11,7 @@ import altair as alt
 import vl_convert
 
 from pipeline.report import charts
-from pipeline.report.table import mib, percent
+from pipeline.report.table import calls_of, mib, percent
 from pipeline.store import Cell, Row, Store, labels, rows, term_rows
 from pipeline.summary import Summary, summarise
 
@@ -32,6 +32,7 @@ def write_page(store: Store, path: Path) -> None:
         table=_table(summarise(table)),
         charts="\n".join(_section(number, *chart[:2]) for number, chart in enumerate(drawn)),
         cells=_cells(store),
+        machine=html.escape(_machine(store)),
         bundle=vl_convert.javascript_bundle(SNIPPET, vl_version=version) if drawn else "",
         specs=json.dumps([chart.to_dict() for _, _, chart in drawn]).replace("</", "<\\/"),
     )
@@ -55,22 +56,29 @@ def _charts(seen: list[Row], terms: list[Row]) -> Iterator[tuple[str, str, Any]]
         f"The band is ±{charts.TOLERANCE_PERCENT:g} %; a point right of its ticks passed a bound.",
         charts.styled(charts.error_by_cell(seen)),
     )
-    if terms:
+    inexact = {row["term"] for row in terms if row["residual_bytes"]}
+    if inexact:
+        exact = sorted({row["term"] for row in terms} - inexact)
         yield (
             "Residual by term",
-            "Bytes at the peak that a term was observed to hold beyond what it was priced at.",
-            charts.styled(charts.residual_by_term(terms)),
+            "Bytes at the peak that a term was observed to hold beyond what it was priced at. "
+            + (f"Exact to the byte in every call: {', '.join(exact)}." if exact else ""),
+            charts.styled(
+                charts.residual_by_term([row for row in terms if row["term"] in inexact])
+            ),
         )
     if any(row["planned_growth_bytes"] or row["observed_growth_bytes"] for row in seen):
         yield (
             "Buffer growth",
-            "What the communication buffers outside PyTorch grew by in a call.",
+            "What the communication buffers outside PyTorch grew by in a call. No line: nothing, "
+            "as predicted.",
             charts.styled(charts.both_sides(seen, "growth", "growth")),
         )
     if any(row["planned_held_over_bytes"] or row["observed_held_over_bytes"] for row in seen):
         yield (
             "Held over",
-            "What an earlier call of the process left alive, when the call began.",
+            "What an earlier call of the process left alive when the call began. No line: nothing, "
+            "as predicted.",
             charts.styled(charts.both_sides(seen, "held_over", "held over")),
         )
     if len({row["temperature"] for row in seen}) > 1:
@@ -138,7 +146,7 @@ def _table(summaries: list[Summary]) -> str:
         bad = "" if summary.covered == summary.observed else ' class="bad"'
         cells = [
             html.escape(row["label"]),
-            row["temperature"],
+            calls_of(row),
             mib(row["planned_expected_bytes"]),
             mib(row["planned_bound_bytes"]),
             mib(row["observed_working_set_bytes"]) or row["outcome"],
@@ -176,6 +184,12 @@ def _cells(store: Store) -> str:
         f"<td>{_log_link(store, cell)}</td></tr>"
         for cell in store.cells
     )
+
+
+def _machine(store: Store) -> str:
+    """Say where and with what the newest records were made."""
+    known = [r.environment for cell in store.cells for r in cell.records if r.environment]
+    return ", ".join(f"{name} {value}" for name, value in known[-1].items()) if known else ""
 
 
 def _log_link(store: Store, cell: Cell) -> str:

@@ -1,12 +1,16 @@
 """The report in a terminal: predicted against observed, a row a cell and temperature."""
 
+from collections.abc import Callable
+
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.store import Store, rows
+from pipeline.store import Row, Store, rows
 from pipeline.summary import Summary, summarise
 from planner.units import MIB
+
+WIDE = 125  # columns that the whole comparison takes; narrower terminals get it in two tables
 
 
 def print_table(console: Console, store: Store) -> None:
@@ -14,41 +18,56 @@ def print_table(console: Console, store: Store) -> None:
     summaries = summarise(rows(store))
     if not summaries:
         return
-    table = Table(
-        title="Predicted against observed: the fullest rank and call of each cell, MiB",
-        title_justify="left",
-        box=SIMPLE,
-        padding=(0, 1, 0, 0),
-    )
-    for name in ("cell", "calls"):
-        table.add_column(name, no_wrap=True)
-    for name in ("expected", "bound", "observed", "error", "worst\nerror", "in\nbound"):
-        table.add_column(name, justify="right")
-    for name in ("growth\npredicted", "\nobserved", "held over\npredicted", "\nobserved"):
-        table.add_column(name, justify="right")
-    for summary in summaries:
-        table.add_row(*_cells(summary))
-    console.print(table)
+    title = "the fullest rank and call of each cell, MiB"
+    if console.width >= WIDE:
+        parts = {f"Predicted against observed: {title}": (*WORKING_SET, *BUFFERS)}
+    else:
+        narrow = tuple(column for column in WORKING_SET if column[0] != "error")
+        parts = {f"Working set: {title}": narrow, f"Growth and held over: {title}": BUFFERS}
+    for heading, columns in parts.items():
+        table = Table(title=heading, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+        for name in ("cell", "calls"):
+            table.add_column(name)
+        for name, _ in columns:
+            table.add_column(name, justify="right")
+        for summary in summaries:
+            row = summary.fullest
+            figures = [show(summary) for _, show in columns]
+            table.add_row(row["label"], calls_of(row), *figures)
+        console.print(table)
 
 
-def _cells(summary: Summary) -> list[str]:
-    row = summary.fullest
-    covered = "[red]" if summary.covered < summary.observed else ""
-    grown = "" if summary.growth_matches else "[red]"
-    return [
-        row["label"],
-        row["temperature"],
-        mib(row["planned_expected_bytes"]),
-        mib(row["planned_bound_bytes"]),
-        mib(row["observed_working_set_bytes"]) or row["outcome"],
-        percent(row["error_percent"]),
-        percent(summary.worst_percent if summary.observed else None),
-        f"{covered}{summary.covered}/{summary.observed}" if summary.observed else "",
-        mib(row["planned_growth_bytes"]),
-        grown + mib(row["observed_growth_bytes"]),
-        mib(row["planned_held_over_bytes"]),
-        mib(row["observed_held_over_bytes"]),
-    ]
+def _in_bound(summary: Summary) -> str:
+    mark = "[red]" if summary.covered < summary.observed else ""
+    return f"{mark}{summary.covered}/{summary.observed}" if summary.observed else ""
+
+
+def _bytes(column: str) -> Callable[[Summary], str]:
+    return lambda summary: mib(summary.fullest[column])
+
+
+Column = tuple[str, Callable[[Summary], str]]
+
+WORKING_SET: tuple[Column, ...] = (
+    ("expected", _bytes("planned_expected_bytes")),
+    ("bound", _bytes("planned_bound_bytes")),
+    ("observed", lambda s: mib(s.fullest["observed_working_set_bytes"]) or s.fullest["outcome"]),
+    ("error", lambda s: percent(s.fullest["error_percent"])),
+    ("worst\nerror", lambda s: percent(s.worst_percent if s.observed else None)),
+    ("in\nbound", _in_bound),
+)
+BUFFERS: tuple[Column, ...] = (
+    ("growth\npredicted", _bytes("planned_growth_bytes")),
+    ("\nobserved", _bytes("observed_growth_bytes")),
+    ("held over\npredicted", _bytes("planned_held_over_bytes")),
+    ("\nobserved", _bytes("observed_held_over_bytes")),
+)
+
+
+def calls_of(row: Row) -> str:
+    """Show which calls a row stands for, and in how many children they ran if split."""
+    split = f" in {row['children']}" if (row["children"] or 1) > 1 else ""
+    return f"{row['temperature']}{split}"
 
 
 def mib(size: int | None) -> str:

@@ -24,12 +24,12 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
-    """Run ``python -m pipeline`` on stub ranks; results under ``tmp_path/out``, W&B switched off."""
+    """Run ``python -m pipeline`` on stub ranks; results in ``tmp_path/out``, W&B off."""
 
     def run(*overrides: str, entry: str = "ok") -> subprocess.CompletedProcess[str]:
         fixed = [f"out={tmp_path / 'out'}", f"launcher.entry=stub_rank:{entry}"]
         given = {override.partition("=")[0] for override in overrides}
-        defaults = [o for o in fixed + ["tracker=disabled"] if o.partition("=")[0] not in given]
+        defaults = [o for o in [*fixed, "tracker=disabled"] if o.partition("=")[0] not in given]
         environment = os.environ | {"PYTHONPATH": str(STUBS), "XDG_CACHE_HOME": str(tmp_path)}
         environment |= {"WANDB_API_KEY": "", "COLUMNS": "160", "HOME": str(tmp_path)}
         return subprocess.run(

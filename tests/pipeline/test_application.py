@@ -1,4 +1,4 @@
-"""`python -m pipeline` as people run it: exit codes, messages, skipping, and a folder of its own."""
+"""`python -m pipeline` as people run it: exit codes, messages, skipping, its own folder."""
 
 import fcntl
 import os

@@ -17,7 +17,7 @@ from tests.pipeline.test_store import a_cell, write
 
 @pytest.fixture
 def out(tmp_path: Path, stub: ModuleType) -> Path:
-    """A sweep with everything in it: random and pretrained, one failed, one refused, a torn line."""
+    """A sweep with everything in it: two kinds of weights, a failure, a refusal, a torn line."""
     for topology in ("ep1_cp1", "ep2_cp2"):
         for weights in ("random", "pretrained"):
             spec = a_cell(f"topology={topology}", f"weights={weights}")

@@ -115,8 +115,8 @@ def test_cells_of_one_label_are_told_apart(tmp_path: Path, stub: ModuleType) -> 
     for override in ("meter.budget_gib=null", "meter.budget_gib=0.5"):
         write(tmp_path, stub, a_cell(override), 0, "ok", "ok", "ok")
     assert set(labels(read_store(tmp_path)).values()) == {
-        "ep2_cp1 random both meter.budget_gib=None",
-        "ep2_cp1 random both meter.budget_gib=0.5",
+        "ep2_cp1 random meter.budget_gib=None",
+        "ep2_cp1 random meter.budget_gib=0.5",
     }
 
 

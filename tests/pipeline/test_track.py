@@ -100,7 +100,7 @@ def test_a_tracker_that_cannot_write_says_so_and_leaves_the_records(out: Path) -
     """Reference: a file where the runs' folder should be."""
     before = {path: path.read_bytes() for path in (out / "records").iterdir()}
     (out / "wandb").write_text("in the way")
-    with pytest.raises(TrackerError, match="was not written: .*the records stay"):
+    with pytest.raises(TrackerError, match=r"was not written: .*the records stay"):
         track(read_store(out), mode="offline", project="peakcast", group="g")
     assert {path: path.read_bytes() for path in (out / "records").iterdir()} == before
 
