@@ -28,6 +28,7 @@ class Moment(StrEnum):
     BACKWARD_HEAD = "backward_head"
     RECOMPUTE_FC1 = "recompute_fc1"
     RECOMPUTE_FC2 = "recompute_fc2"
+    BACKWARD_ROUTER = "backward_router"
     BACKWARD_MIXER = "backward_mixer"
     BETWEEN_CALLS = "between_calls"
 
@@ -55,6 +56,7 @@ _WHERE = {
     Moment.BACKWARD_HEAD: "a chunk of the head, in backward",
     Moment.RECOMPUTE_FC1: "a layer recomputed in backward, at the adapter sum of FC1",
     Moment.RECOMPUTE_FC2: "a layer recomputed in backward, at the adapter sum of FC2",
+    Moment.BACKWARD_ROUTER: "a layer's backward, at the gradients of the router's gate",
     Moment.BACKWARD_MIXER: "a layer's backward, at the gradients of attention",
     Moment.BETWEEN_CALLS: "the call has ended; what is left belongs to the dispatchers",
 }

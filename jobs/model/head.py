@@ -35,11 +35,13 @@ class _ChunkedLogProbs(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         for start in range(0, hidden.shape[0], ctx.chunk):
             rows = slice(start, start + ctx.chunk)
-            logits = hidden[rows] @ weight.t()
-            grad_logits = logits_gradient(logits, targets[rows], log_sums[rows], grad[rows])
+            grad_logits = logits_gradient(
+                hidden[rows] @ weight.t(), targets[rows], log_sums[rows], grad[rows]
+            )
             torch.mm(grad_logits, weight, out=grad_hidden[rows])
             if grad_weight is not None:
                 grad_weight.addmm_(grad_logits.t(), hidden[rows])
+            del grad_logits  # else it stands beside the next chunk's logits and gradient
         return grad_hidden, grad_weight, None, None
 
 

@@ -35,3 +35,23 @@ def routing_map(local: Local) -> Size:
 def choices(local: Local) -> Size:
     """(tokens, top-k) of 12 B."""
     return Size(tokens=12 * local.top_k)
+
+
+@term(
+    "router.input_gradient",
+    what="gradient of the gate's input, in fp32 and again as it is summed",
+    source="ledger traces: the fp32 gate makes its input's gradient in fp32",
+)
+def input_gradient(local: Local) -> Size:
+    """(tokens, hidden) fp32."""
+    return Size(tokens=4 * local.hidden)
+
+
+@term(
+    "router.gate_gradient",
+    what="gradient of the gate's weight",
+    source="ledger traces: Megatron's gate makes it, frozen or not",
+)
+def gate_gradient(local: Local) -> Size:
+    """(experts, hidden) fp32."""
+    return Size(call=4 * local.num_experts * local.hidden)
