@@ -222,7 +222,8 @@ def _unwinding_on_signals() -> Iterator[None]:
     def interrupt(signum: int, _frame: FrameType | None) -> None:
         raise Interrupted(signal.Signals(signum).name)
 
-    before = {s: signal.signal(s, interrupt) for s in (signal.SIGTERM, signal.SIGHUP)}
+    heard = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) != signal.SIG_IGN]
+    before = {s: signal.signal(s, interrupt) for s in heard}  # nohup's choice to ignore one stays
     try:
         yield
     finally:
