@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from planner.batch import Batch
 from planner.errors import ConfigError, require_choice, require_int
-from planner.model import LinearAttention, Model
+from planner.mixers import LinearAttention
+from planner.model import Model
 from planner.step import Step
 from planner.topology import Topology
 

@@ -8,7 +8,8 @@ from planner.admission import Admit, Child, Decision, Demand, MemorySample, Refu
 from planner.batch import Batch, Layout, lay_out
 from planner.coefficients import Coefficients, Unpriced, shipped_tables
 from planner.errors import ConfigError, PlannerError, TableError
-from planner.model import LinearAttention, Model
+from planner.mixers import LatentAttention, LinearAttention
+from planner.model import Model
 from planner.moments import Moment, Phase
 from planner.price import Line, MomentPrice, Price
 from planner.pricer import Pricer, compile_pricer
@@ -28,6 +29,7 @@ __all__ = [
     "ConfigError",
     "Decision",
     "Demand",
+    "LatentAttention",
     "Layout",
     "Line",
     "LinearAttention",

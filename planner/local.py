@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from planner.errors import ConfigError
-from planner.model import LinearAttention, Model
+from planner.mixers import LinearAttention
+from planner.model import Model
 from planner.step import Step
 from planner.topology import Topology
 from planner.units import ceil_div

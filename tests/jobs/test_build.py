@@ -9,7 +9,7 @@ from jobs.model.build import build_model, routed_rows
 from jobs.model.weights import load_weights
 from jobs.workload import local_batch
 from planner.errors import ConfigError
-from planner.model import LinearAttention
+from planner.mixers import LinearAttention
 
 MIXER = LinearAttention(key_heads=2, key_dim=8, value_heads=2, value_dim=8, conv_width=4)
 

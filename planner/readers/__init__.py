@@ -1,0 +1,1 @@
+"""READERS: a configuration that someone really has → `planner.model.Model`, or a named error."""
