@@ -1,7 +1,10 @@
 """One attempt at one cell: a local submitit job, watched rank by rank."""
 
 import math
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,15 +70,16 @@ class CellJob:
             tasks_per_node=spec.topology.world,
             timeout_min=math.ceil(timeout_min) + SUBMITIT_MARGIN_MIN,
         )
-        handle = executor.submit(
-            supervise,
-            entry,
-            spec_path.absolute(),
-            out.absolute(),
-            attempt,
-            f"file://{folder / 'rendezvous'}",
-            Driver.here(),
-        )
+        with _ctrl_c_is_ours():
+            handle = executor.submit(
+                supervise,
+                entry,
+                spec_path.absolute(),
+                out.absolute(),
+                attempt,
+                f"file://{folder / 'rendezvous'}",
+                Driver.here(),
+            )
         return cls(
             spec=spec,
             out=out,
@@ -178,6 +182,16 @@ class CellJob:
             except psutil.NoSuchProcess:
                 pass  # the controller or a child went between two looks; `done` tells next time
         return self.seen
+
+
+@contextmanager
+def _ctrl_c_is_ours() -> Iterator[None]:
+    """Start processes that do not hear a terminal's Ctrl-C: the driver does, and stops them all."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _read_exit(result: Path) -> RankExit:

@@ -37,9 +37,11 @@ class Driver:
         return cls(os.getpid(), psutil.Process().create_time())
 
     def is_alive(self) -> bool:
-        """Whether that very process still runs."""
+        """Whether that very process still runs (one that its parent has yet to reap does not)."""
         try:
-            return bool(psutil.Process(self.pid).create_time() == self.started)
+            process = psutil.Process(self.pid)
+            gone = process.status() == psutil.STATUS_ZOMBIE
+            return bool(process.create_time() == self.started and not gone)
         except psutil.NoSuchProcess:
             return False
 

@@ -214,12 +214,17 @@ def test_no_process_outlives_the_driver(tmp_path: Path, signum: int) -> None:
         f"out = Path({str(tmp_path)!r}); spec = CellSpec.read(out / 'spec.json')\n"
         "launch([spec], out, Limits(entry='stub_rank:hangs'))"
     )
-    driver = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     notes = [tmp_path / f"pid.0.{rank}" for rank in (0, 1)]
     _wait(lambda: all(note.exists() and note.read_text().endswith(".") for note in notes))
     pids = [int(pid) for note in notes for pid in note.read_text().rstrip(".").split()]
-    os.kill(driver.pid, signum)
-    driver.wait(30)
+    if signum == signal.SIGINT:
+        os.killpg(driver.pid, signum)  # as a terminal's Ctrl-C does
+    else:
+        os.kill(driver.pid, signum)
+    assert "submitit" not in driver.communicate(timeout=30)[1], "one trace, the driver's own"
     _wait(lambda: not any(psutil.pid_exists(pid) for pid in pids))
     _wait(lambda: running_in(tmp_path) == [])
 
