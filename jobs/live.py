@@ -94,7 +94,12 @@ class LiveLoop:
         loss, observed = self._run(index, decision)
         self.left_over = prices[-1].left_over_bytes
         if observed is not None:
-            self.profile = self.profile.learn(planned.expected_bytes, observed.working_set_bytes)
+            self.profile = self.profile.learn(
+                planned.expected_bytes,
+                observed.working_set_bytes,
+                planned.retained_bytes,
+                observed.retained_bytes,
+            )
         return self.record.of(index, "ok", planned=planned, observed=observed, loss=loss)
 
     def _sample(self) -> MemorySample:
@@ -110,16 +115,15 @@ class LiveLoop:
                 room,
                 outside.tokens,
                 released,
-                self.profile.ratio_milli,
-                self.profile.expected_bytes,
                 self.spec.meter.budget_gib is not None,
+                *self.profile.to_ints(),
             ]
         )
         return MemorySample(
-            room_bytes=tuple(max(0, row[0]) if row[5] else None for row in rows),
+            room_bytes=tuple(max(0, row[0]) if row[3] else None for row in rows),
             held_tokens=tuple(row[1] for row in rows),
             held_over_bytes=tuple(row[2] for row in rows),
-            profiles=tuple(Profile(row[3], row[4]) for row in rows),
+            profiles=tuple(Profile.from_ints(row[4:]) for row in rows),
         )
 
     def _run(self, index: int, decision: Decision) -> tuple[float, Observed | None]:

@@ -4,10 +4,12 @@
 >>> print(pricer.price(Batch(tokens=194_753)))
 """
 
-from planner.admission import Admit, Child, Decision, Demand, MemorySample, Refuse, Split
+from planner.admission import Admit, Decision, Refuse, Split
 from planner.batch import Batch, Layout, lay_out
+from planner.children import Child
 from planner.coefficients import Coefficients, Unpriced, shipped_tables
 from planner.errors import ConfigError, PlannerError, TableError
+from planner.memory import Demand, MemorySample
 from planner.mixers import LatentAttention, LinearAttention
 from planner.model import Model
 from planner.moments import Moment, Phase

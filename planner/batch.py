@@ -2,13 +2,16 @@
 
 A call packs its requests. Data-parallel replicas take contiguous, token-balanced runs of them;
 within a replica every request is cut in ``2·cp`` chunks and context-parallel rank ``c`` holds
-chunks ``c`` and ``2·cp - 1 - c`` (Megatron's zigzag), so that causal work is even.
+chunks ``c`` and ``2·cp - 1 - c`` (Megatron's zigzag), so that causal work is even. A prefix that
+requests share is stored once in each replica, and cut as a request is.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from planner.errors import ConfigError, require_int
+from planner.requests import Request
 from planner.topology import Topology
 from planner.units import Tokens, align_up
 
@@ -22,10 +25,22 @@ class Batch:
     tokens
         One request of that many tokens.
     requests
-        Lengths of the requests, in tokens.
+        The requests, or their lengths in tokens.
     rank_tokens
         Instead: tokens of each (dp, cp) rank, cp fastest, where the trainer has laid them out
         itself (shards may be uneven). Such a batch cannot be split.
+
+    Attributes
+    ----------
+    requests
+        Each request's own tokens.
+    prefixes, prefix_tokens
+        For each request, the prefixes it begins with, as indices into their lengths. Empty where
+        nothing is shared.
+    forward_only
+        No request needs gradients. A batch that mixes both is priced as if all did.
+    headless
+        No request has a target, so that the head does not run.
 
     Raises
     ------
@@ -35,38 +50,91 @@ class Batch:
 
     requests: tuple[int, ...]
     rank_tokens: tuple[int, ...]
+    prefixes: tuple[tuple[int, ...], ...]
+    prefix_tokens: tuple[int, ...]
+    forward_only: bool
+    headless: bool
 
     def __init__(
         self,
         *,
         tokens: int | None = None,
-        requests: Sequence[int] | None = None,
+        requests: Sequence[int | Request] | None = None,
         rank_tokens: Sequence[int] | None = None,
     ) -> None:
         given = [x for x in (tokens, requests, rank_tokens) if x is not None]
         if len(given) != 1:
             raise ConfigError("Batch takes exactly one of tokens, requests, rank_tokens")
-        lengths = tuple(requests) if requests is not None else ()
+        sent: tuple[int | Request, ...] = tuple(requests) if requests is not None else ()
         if tokens is not None:
-            lengths = (tokens,)
+            sent = (tokens,)
         laid = tuple(rank_tokens) if rank_tokens is not None else ()
-        if not lengths and not laid:
+        if not sent and not any(laid):
             raise ConfigError("Batch is empty; give at least one request or one rank's tokens")
+        full = [item for item in sent if isinstance(item, Request)]
+        lengths = tuple([item.tokens if isinstance(item, Request) else item for item in sent])
         for index, length in enumerate(lengths):
-            require_int("Batch", f"requests[{index}]", length)
+            if type(length) is not int or length < 1:
+                require_int("Batch", f"requests[{index}]", length)
         for index, length in enumerate(laid):
             require_int("Batch", f"rank_tokens[{index}]", length, least=0)
+        prefixes, prefix_tokens = _number(sent) if full else ((), ())
+        every = bool(full) and len(full) == len(sent)
         object.__setattr__(self, "requests", lengths)
         object.__setattr__(self, "rank_tokens", laid)
+        object.__setattr__(self, "prefixes", prefixes)
+        object.__setattr__(self, "prefix_tokens", prefix_tokens)
+        object.__setattr__(self, "forward_only", every and not any(r.gradient for r in full))
+        object.__setattr__(self, "headless", every and all(r.targets == 0 for r in full))
 
     @property
     def tokens(self) -> int:
-        """Tokens of the whole batch, before padding."""
-        return sum(self.requests) or sum(self.rank_tokens)
+        """Packed tokens of the whole batch, before padding: each prefix once."""
+        return sum(self.requests) + sum(self.prefix_tokens) + sum(self.rank_tokens)
+
+    @property
+    def logical_tokens(self) -> int:
+        """Tokens of all requests in full."""
+        shared = (self.prefix_tokens[index] for chain in self.prefixes for index in chain)
+        return sum(self.requests) + sum(shared) + sum(self.rank_tokens)
+
+    def packed_lengths(self, run: Sequence[int]) -> list[int]:
+        """Tokens that each request of a run adds to it: its own, and prefixes not there yet."""
+        if not self.prefix_tokens:
+            return [self.requests[index] for index in run]
+        there: set[int] = set()
+        lengths: list[int] = []
+        for index in run:
+            new = [prefix for prefix in self.prefixes[index] if prefix not in there]
+            there.update(new)
+            lengths.append(self.requests[index] + sum(self.prefix_tokens[i] for i in new))
+        return lengths
+
+    def padded_tokens(self, run: Sequence[int], cp: int) -> int:
+        """Tokens of a run's packed sequence, every piece padded for its cp ranks."""
+        pieces = [self.requests[index] for index in run]
+        if self.prefix_tokens:
+            shared = {prefix for index in run for prefix in self.prefixes[index]}
+            pieces += [self.prefix_tokens[prefix] for prefix in shared]
+        if cp == 1:
+            return sum(pieces)
+        step = 2 * cp
+        return sum([-(-piece // step) for piece in pieces]) * step
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+def _number(
+    sent: Sequence[int | Request],
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Return each request's prefixes by number, and the prefixes' lengths."""
+    chains = [item.chain if isinstance(item, Request) else () for item in sent]
+    numbers = {prefix: i for i, prefix in enumerate(dict.fromkeys(p for c in chains for p in c))}
+    return (
+        tuple(tuple(numbers[prefix] for prefix in chain) for chain in chains),
+        tuple(prefix.tokens for prefix in numbers),
+    )
+
+
+class Layout(NamedTuple):
     """Where the tokens of one call lie.
 
     Parameters
@@ -77,11 +145,15 @@ class Layout:
         Tokens of each (dp, cp) rank, cp fastest, padding included.
     longest
         Padded tokens of the longest replica's packed sequence, over all its cp ranks.
+    forward_only, headless
+        As the batch's.
     """
 
     replicas: tuple[tuple[int, ...], ...]
     dense_tokens: tuple[Tokens, ...]
     longest: Tokens
+    forward_only: bool = False
+    headless: bool = False
 
     def tokens_of(self, rank: int, topology: Topology) -> Tokens:
         """Tokens that global ``rank`` holds."""
@@ -91,6 +163,12 @@ class Layout:
     def busiest(self) -> Tokens:
         """Tokens of the rank that holds most."""
         return max(self.dense_tokens)
+
+    @property
+    def even(self) -> bool:
+        """Whether all replicas hold as many requests."""
+        first = len(self.replicas[0])
+        return all(len(run) == first for run in self.replicas)
 
 
 def padded(length: int, cp: int) -> int:
@@ -104,6 +182,8 @@ def balanced_runs(lengths: Sequence[int], runs: int) -> tuple[tuple[int, ...], .
     Each cut lies where the running total first comes nearest to its even share; every run gets a
     request while there are as many requests as runs, the rest stay empty.
     """
+    if runs == 1:
+        return (tuple(range(len(lengths))),)
     ends: list[int] = []
     total = sum(lengths)
     done, index = 0, 0
@@ -137,26 +217,34 @@ def lay_out(
     ConfigError
         When ``rank_tokens`` does not have one entry for each (dp, cp) rank.
     """
+    cp = topology.cp
     if batch.rank_tokens:
-        if len(batch.rank_tokens) != topology.dp * topology.cp:
-            raise ConfigError(
-                f"Batch.rank_tokens has {len(batch.rank_tokens)} entries; the topology has "
-                f"dp·cp = {topology.dp}·{topology.cp} = {topology.dp * topology.cp} such ranks"
-            )
-        per_replica = [
-            sum(batch.rank_tokens[d * topology.cp : (d + 1) * topology.cp])
-            for d in range(topology.dp)
-        ]
-        return Layout(
-            replicas=((),) * topology.dp,
-            dense_tokens=tuple(Tokens(t) for t in batch.rank_tokens),
-            longest=Tokens(max(per_replica)),
-        )
+        return _as_laid(batch, topology)
     if replicas is None:
-        replicas = balanced_runs(batch.requests, topology.dp)
-    sizes = [sum(padded(batch.requests[i], topology.cp) for i in run) for run in replicas]
+        everything = range(len(batch.requests))
+        replicas = balanced_runs(batch.packed_lengths(everything), topology.dp)
+    sizes = [batch.padded_tokens(run, cp) for run in replicas]
     return Layout(
-        replicas=replicas,
-        dense_tokens=tuple(Tokens(s // topology.cp) for s in sizes for _ in range(topology.cp)),
-        longest=Tokens(max(sizes)),
+        replicas,
+        tuple([Tokens(size // cp) for size in sizes for _ in range(cp)]),
+        Tokens(max(sizes)),
+        batch.forward_only,
+        batch.headless,
+    )
+
+
+def _as_laid(batch: Batch, topology: Topology) -> Layout:
+    """Return the layout of tokens that the caller has laid out."""
+    if len(batch.rank_tokens) != topology.dp * topology.cp:
+        raise ConfigError(
+            f"Batch.rank_tokens has {len(batch.rank_tokens)} entries; the topology has "
+            f"dp·cp = {topology.dp}·{topology.cp} = {topology.dp * topology.cp} such ranks"
+        )
+    per_replica = [
+        sum(batch.rank_tokens[d * topology.cp : (d + 1) * topology.cp]) for d in range(topology.dp)
+    ]
+    return Layout(
+        ((),) * topology.dp,
+        tuple(Tokens(tokens) for tokens in batch.rank_tokens),
+        Tokens(max(per_replica)),
     )

@@ -1,22 +1,21 @@
 """Everything of a price that does not depend on the batch, folded once per topology."""
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
-from planner.coefficients import MILLI, Coefficients, Unpriced
+from planner.coefficients import FACTS, MILLI, Coefficients, Copies, Unpriced
 from planner.errors import TableError
+from planner.forms import Forms, Weights, fold_stages
 from planner.local import Local
 from planner.moments import Moment
-from planner.size import QUANTITIES, Size
+from planner.size import QUANTITIES, per_unit
 from planner.term import Term
 from planner.terms import TERMS
 
-Weights = tuple[tuple[int, int], ...]
-"""(index into the quantities, thousandths of a byte per unit), non-zero entries only."""
+COUNT = len(QUANTITIES)
 
 
-@dataclass(frozen=True, slots=True)
-class LiveTerm:
+class LiveTerm(NamedTuple):
     """A term that is live at a moment: its copies in thousandths and its weights."""
 
     term: Term
@@ -24,8 +23,7 @@ class LiveTerm:
     weights: Weights
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(NamedTuple):
     """A moment, compiled: the sum of its live terms, and each of them."""
 
     moment: Moment
@@ -34,79 +32,126 @@ class Stage:
     live: tuple[LiveTerm, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class Compiled:
     """The stages of one rank under one table, and what the table leaves out."""
 
-    stages: tuple[Stage, ...]
-    unpriced: tuple[Unpriced, ...]
+    __slots__ = ("_forms", "layers", "moments", "stages", "unpriced")
+
+    def __init__(
+        self, stages: tuple[Stage, ...], unpriced: tuple[Unpriced, ...], layers: int
+    ) -> None:
+        self.stages = stages
+        self.unpriced = unpriced
+        self.layers = layers
+        self.moments = tuple(stage.moment for stage in stages)
+        self._forms: dict[tuple[bool, bool], Forms] = {}
+
+    def forms(self, accumulating: bool, forward_only: bool) -> Forms:
+        """Return the stages folded for layers that are all alike; made when first asked for."""
+        found = self._forms.get((accumulating, forward_only))
+        if found is None:
+            found = self._forms[accumulating, forward_only] = fold_stages(
+                [(stage.moment, stage.total, stage.persistent) for stage in self.stages],
+                self.layers,
+                accumulating,
+                forward_only,
+            )
+        return found
 
 
-def compile_terms(local: Local, table: Coefficients) -> Compiled:
-    """Fold shapes and copies for one rank.
+Chosen = tuple[tuple[Term, Mapping[Moment, int] | Unpriced], ...]
+Here = tuple[Chosen, tuple[Unpriced, ...]]
+
+
+class TermCompiler:
+    """Compiles rank after rank under one table; what depends on facts alone is looked up once.
 
     Raises
     ------
     TableError
-        When the table names a term that the catalogue lacks, or two entries cover one term here.
+        When the table names a term that the catalogue lacks.
     """
-    known = {term.name for term in TERMS}
-    for entry in table.copies:
-        if entry.term not in known:
-            raise TableError(
-                f"{table.name} has copies of {entry.term!r}, which no term declares; "
-                f"declared: {', '.join(sorted(known))}"
-            )
-    live: dict[Moment, list[LiveTerm]] = {}
-    unpriced = [note for note, when in table.notes if when.mismatch(local) is None]
-    if local.dispatcher == "deepep":
-        unpriced.append(Unpriced("buffers.deepep", "no formula of DeepEP's own buffers yet"))
-    for term in TERMS:
-        if not term.when(local):
-            continue
-        at = _copies_here(term, local, table)
-        if isinstance(at, Unpriced):
-            unpriced.append(at)
-            continue
-        size = term.size(local)
-        for moment, copies in at.items():
-            if copies:
-                live.setdefault(moment, []).append(
-                    LiveTerm(term, copies, _weights([(copies, size)]))
+
+    def __init__(self, table: Coefficients) -> None:
+        known = {term.name for term in TERMS}
+        self.table = table
+        self._entries: dict[str, list[Copies]] = {name: [] for name in known}
+        self._chosen: dict[tuple[object, ...], Here] = {}
+        for entry in table.copies:
+            if entry.term not in known:
+                raise TableError(
+                    f"{table.name} has copies of {entry.term!r}, which no term declares; "
+                    f"declared: {', '.join(sorted(known))}"
                 )
-    stages = tuple(_stage(moment, live[moment]) for moment in Moment if moment in live)
-    return Compiled(stages, tuple(unpriced))
+            self._entries[entry.term].append(entry)
+
+    def compile(self, local: Local) -> Compiled:
+        """Fold shapes and copies for one rank.
+
+        Raises
+        ------
+        TableError
+            When two entries of the table cover one term here.
+        """
+        facts = tuple(fact(local) for fact in FACTS.values())
+        here = self._chosen.get(facts)
+        if here is None:
+            here = self._chosen[facts] = self._choose(local)
+        chosen, notes = here
+        live: dict[Moment, list[LiveTerm]] = {}
+        unpriced = list(notes)
+        for term, at in chosen:
+            if not term.when(local):
+                continue
+            if isinstance(at, Unpriced):
+                unpriced.append(at)
+                continue
+            units = [(i, unit) for i, unit in enumerate(per_unit(term.size(local))) if unit]
+            for moment, copies in at.items():
+                weights = tuple([(index, copies * unit) for index, unit in units])
+                live.setdefault(moment, []).append(LiveTerm(term, copies, weights))
+        stages = tuple([_stage(moment, live[moment]) for moment in Moment if moment in live])
+        return Compiled(stages, tuple(unpriced), local.layers)
+
+    def _choose(self, local: Local) -> Here:
+        """Choose the entry of every term that holds under a rank's facts."""
+        notes = [note for note, when in self.table.notes if when.mismatch(local) is None]
+        if local.dispatcher == "deepep":
+            notes.append(Unpriced("buffers.deepep", "no formula of DeepEP's own buffers yet"))
+        chosen = tuple((term, self._copies_here(term, local)) for term in TERMS)
+        return chosen, tuple(notes)
+
+    def _copies_here(self, term: Term, local: Local) -> Mapping[Moment, int] | Unpriced:
+        entries = self._entries[term.name]
+        here = [entry for entry in entries if entry.when.mismatch(local) is None]
+        if len(here) > 1:
+            raise TableError(
+                f"{self.table.name} has {len(here)} entries for {term.name} that hold here"
+            )
+        if here:
+            return {moment: copies for moment, copies in here[0].at.items() if copies}
+        reasons = dict.fromkeys(str(entry.when.mismatch(local)) for entry in entries)
+        why = "priced " + "; or ".join(reasons) if reasons else "the table has no copies of it"
+        return Unpriced(term.name, f"{why} ({self.table.name})")
 
 
-def _copies_here(term: Term, local: Local, table: Coefficients) -> Mapping[Moment, int] | Unpriced:
-    entries = [entry for entry in table.copies if entry.term == term.name]
-    here = [entry for entry in entries if entry.when.mismatch(local) is None]
-    if len(here) > 1:
-        raise TableError(f"{table.name} has {len(here)} entries for {term.name} that hold here")
-    if here:
-        return here[0].at
-    reasons = dict.fromkeys(str(entry.when.mismatch(local)) for entry in entries)
-    why = "priced " + "; or ".join(reasons) if reasons else "the table has no copies of it"
-    return Unpriced(term.name, f"{why} ({table.name})")
-
-
-def _weights(parts: list[tuple[int, Size]]) -> Weights:
-    sums = [0] * len(QUANTITIES)
-    for copies, size in parts:
-        for index, value in enumerate(astuple(size)):
-            sums[index] += copies * value
-    return tuple((index, value) for index, value in enumerate(sums) if value)
+def compile_terms(local: Local, table: Coefficients) -> Compiled:
+    """Fold shapes and copies for one rank: `TermCompiler.compile` for a single one."""
+    return TermCompiler(table).compile(local)
 
 
 def _stage(moment: Moment, live: list[LiveTerm]) -> Stage:
-    def total(terms: list[LiveTerm]) -> Weights:
-        sums = [0] * len(QUANTITIES)
-        for term in terms:
-            for index, value in term.weights:
-                sums[index] += value
-        return tuple((index, value) for index, value in enumerate(sums) if value)
+    total, persistent = [0] * COUNT, [0] * COUNT
+    for term, _, weights in live:
+        for index, value in weights:
+            total[index] += value
+            if term.persists:
+                persistent[index] += value
+    return Stage(moment, _nonzero(total), _nonzero(persistent), tuple(live))
 
-    return Stage(moment, total(live), total([t for t in live if t.term.persists]), tuple(live))
+
+def _nonzero(sums: list[int]) -> Weights:
+    return tuple([(index, value) for index, value in enumerate(sums) if value])
 
 
 def dot(weights: Weights, quantities: tuple[int, ...]) -> int:

@@ -1,16 +1,16 @@
 """Price: the bytes that one call will hold on one rank, term by term and moment by moment."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from planner.coefficients import Unpriced
+from planner.coefficients import MILLI, Unpriced
 from planner.explain import explain
+from planner.figures import Figures, StageFigure
 from planner.moments import Moment, Phase
 from planner.units import Bytes, Rows, Tokens
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MomentPrice:
+class MomentPrice(NamedTuple):
     """Bytes inside PyTorch at one moment, at the layer where it is fullest.
 
     Parameters
@@ -26,8 +26,7 @@ class MomentPrice:
     layer: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One term at one moment: copies x one copy = bytes (expected)."""
 
     term: str
@@ -36,92 +35,129 @@ class Line:
     expected: Bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Price:
-    """What one call will hold on one rank.
+    """What one call will hold on one rank; figures are worked out when they are read.
 
     Parameters
     ----------
     rank, coefficients
         Global rank, and the name of the table that priced it.
-    local_tokens, routed_rows
-        Tokens of this rank (padding included); expected routed rows of each layer.
-    moments
-        Bytes inside PyTorch at every moment.
-    lines
-        Every term at every moment at which it is live.
-    growth_bytes
-        What the buffers outside PyTorch grow by, by their formula.
-    growth_bound_bytes
-        The same with the table's margin: what admission sets aside.
-    buffer_tokens
-        Padded tokens of the buffer that this call needs (0: no buffer).
-    persistent_bound_bytes
-        The part of the backward bound that a split child keeps until its own backward.
-    unpriced
-        What this rank will hold and the table does not price.
+    figures
+        The figures of this kind of rank.
     """
 
-    rank: int
-    coefficients: str
-    local_tokens: Tokens
-    routed_rows: tuple[Rows, ...]
-    moments: Mapping[Moment, MomentPrice]
-    lines: tuple[Line, ...]
-    growth_bytes: Bytes
-    growth_bound_bytes: Bytes
-    buffer_tokens: Tokens
-    persistent_bound_bytes: Bytes
-    unpriced: tuple[Unpriced, ...]
+    __slots__ = ("coefficients", "figures", "rank")
+
+    def __init__(self, rank: int, coefficients: str, figures: Figures) -> None:
+        self.rank = rank
+        self.coefficients = coefficients
+        self.figures = figures
+
+    @property
+    def local_tokens(self) -> Tokens:
+        """Tokens of this rank, padding included."""
+        return Tokens(self.figures.work.tokens)
+
+    @property
+    def routed_rows(self) -> tuple[Rows, ...]:
+        """Expected routed rows of each layer."""
+        return self.figures.routed_rows
+
+    @property
+    def moments(self) -> Mapping[Moment, MomentPrice]:
+        """Bytes inside PyTorch at every moment."""
+        return {
+            moment: MomentPrice(expected, bound, layer)
+            for moment, expected, bound, layer in self.figures.stages
+        }
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """Every term at every moment at which it is live."""
+        return tuple(
+            Line(live.term.name, stage.moment, live.copies_milli / MILLI, size)
+            for stage in self.figures.stages
+            for live, size in self.figures.lines(stage)
+        )
 
     def peak(self, *phases: Phase) -> tuple[Bytes, Bytes]:
         """Return the fullest moment of these phases: expected and bound, each by itself."""
-        found = [price for moment, price in self.moments.items() if moment.phase in phases]
         return (
-            max((price.expected for price in found), default=Bytes(0)),
-            max((price.bound for price in found), default=Bytes(0)),
+            max((self.figures.expected(phase) for phase in phases), default=Bytes(0)),
+            max((self.figures.bound(phase) for phase in phases), default=Bytes(0)),
         )
 
     @property
     def peak_moment(self) -> Moment:
         """The moment of the expected peak."""
-        peaks = (m for m in self.moments if m.phase in (Phase.FORWARD, Phase.BACKWARD))
-        return max(peaks, key=lambda moment: self.moments[moment].expected)
+        return self._peak_stage.moment
+
+    @property
+    def _peak_stage(self) -> StageFigure:
+        best: StageFigure | None = None
+        for stage in self.figures.stages:
+            phase = stage.moment.phase
+            if (phase is Phase.FORWARD or phase is Phase.BACKWARD) and (
+                best is None or stage.expected > best.expected
+            ):
+                best = stage
+        assert best is not None, "every table has a moment of forward or backward"
+        return best
 
     @property
     def expected_bytes(self) -> Bytes:
         """Expected peak of the call's working set inside PyTorch."""
-        return self.peak(Phase.FORWARD, Phase.BACKWARD)[0]
+        return self.figures.expected_peak
 
     @property
     def bound_bytes(self) -> Bytes:
         """Bound on the call's working set inside PyTorch."""
-        return self.peak(Phase.FORWARD, Phase.BACKWARD)[1]
+        return max(self.figures.bound(Phase.FORWARD), self.figures.bound(Phase.BACKWARD))
 
     @property
     def forward_bytes(self) -> Bytes:
         """Forward peak that admission reserves: bound and growth."""
-        return Bytes(self.peak(Phase.FORWARD)[1] + self.growth_bound_bytes)
+        return Bytes(self.figures.bound(Phase.FORWARD) + self.growth_bound_bytes)
 
     @property
     def backward_bytes(self) -> Bytes:
         """Backward (checkpoint) peak that admission reserves: bound and growth."""
-        return Bytes(self.peak(Phase.BACKWARD)[1] + self.growth_bound_bytes)
+        return Bytes(self.figures.bound(Phase.BACKWARD) + self.growth_bound_bytes)
 
     @property
     def retained_bytes(self) -> Bytes:
         """Expected bytes held once forward has returned; never holds growth."""
-        return self.peak(Phase.RETAINED)[0]
+        return self.figures.expected(Phase.RETAINED)
 
     @property
     def retained_bound_bytes(self) -> Bytes:
         """Bound on what is held once forward has returned; never holds growth."""
-        return self.peak(Phase.RETAINED)[1]
+        return self.figures.bound(Phase.RETAINED)
 
     @property
     def left_over_bytes(self) -> Bytes:
         """What this call leaves alive for the next one to find held over."""
-        return self.peak(Phase.BETWEEN)[0]
+        return self.figures.expected(Phase.BETWEEN)
+
+    @property
+    def persistent_bound_bytes(self) -> Bytes:
+        """The part of the backward bound that a split child keeps until its own backward."""
+        return self.figures.persistent_bound
+
+    @property
+    def growth_bytes(self) -> Bytes:
+        """What the buffers outside PyTorch grow by, by their formula."""
+        return self.figures.growth.expected
+
+    @property
+    def growth_bound_bytes(self) -> Bytes:
+        """The same with the table's margin: what admission sets aside."""
+        return self.figures.growth.bound
+
+    @property
+    def buffer_tokens(self) -> Tokens:
+        """Padded tokens of the buffer that this call needs (0: no buffer)."""
+        return self.figures.growth.tokens
 
     @property
     def demand_bytes(self) -> Bytes:
@@ -129,13 +165,23 @@ class Price:
         return Bytes(self.bound_bytes + self.growth_bound_bytes)
 
     @property
+    def unpriced(self) -> tuple[Unpriced, ...]:
+        """What this rank will hold and the table does not price."""
+        return self.figures.compiled.unpriced
+
+    @property
     def terms(self) -> dict[str, Bytes]:
         """Expected bytes of each term at the expected peak."""
-        return self.terms_at(self.peak_moment)
+        return {live.term.name: size for live, size in self.figures.lines(self._peak_stage)}
 
     def terms_at(self, moment: Moment) -> dict[str, Bytes]:
         """Return the expected bytes of each term at ``moment``."""
-        return {line.term: line.expected for line in self.lines if line.moment is moment}
+        return {
+            live.term.name: size
+            for stage in self.figures.stages
+            if stage.moment is moment
+            for live, size in self.figures.lines(stage)
+        }
 
     def __str__(self) -> str:
         return explain(self)

@@ -80,34 +80,21 @@ class Allowance:
     measured: float = 1.0
 
 
-def expected_rows(
-    shares: tuple[float, ...] | None, *, tokens: int, group_tokens: int, top_k: int, layers: int
-) -> tuple[Rows, ...]:
-    """Return routed rows per layer: own tokens x top-k, or the measured share of the group's."""
-    if shares is None:
-        return (Rows(tokens * top_k),) * layers
+def expected_rows(shares: tuple[float, ...], group_tokens: int, top_k: int) -> tuple[Rows, ...]:
+    """Return routed rows per layer: the measured share of the group's pairs, rounded up."""
     return tuple(Rows(math.ceil(group_tokens * top_k * share)) for share in shares)
 
 
-def bound_rows(
-    expected: tuple[Rows, ...],
-    allowance: Allowance,
-    *,
-    measured: bool,
-    tokens: int,
-    group_tokens: int,
-    top_k: int,
-    local_experts: int,
-) -> tuple[Rows, ...]:
-    """Return routed rows with the allowance, never above the worst case.
+def bound_rows(expected: tuple[Rows, ...], allowance: Allowance, worst: int) -> tuple[Rows, ...]:
+    """Return measured rows with the allowance, never above the worst case.
 
     The worst: every token of the group goes to as many of this rank's experts as it can.
     """
-    worst = group_tokens * min(top_k, local_experts)
-    if measured:
-        padded = [math.ceil(rows * allowance.measured) for rows in expected]
-    else:
-        padded = [tokens * math.ceil(top_k * allowance.balanced) for _ in expected]
     return tuple(
-        Rows(max(rows, min(more, worst))) for rows, more in zip(expected, padded, strict=True)
+        Rows(max(rows, min(math.ceil(rows * allowance.measured), worst))) for rows in expected
     )
+
+
+def allowed_per_token(allowance: Allowance, top_k: int) -> int:
+    """Return the rows that a token is allowed for where routing is not known."""
+    return math.ceil(top_k * allowance.balanced)

@@ -5,7 +5,8 @@ tokens. So a price is a sum of products of counts, compiled once per topology, a
 a count rises.
 """
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
 from planner.errors import ConfigError
 
@@ -53,10 +54,12 @@ class Size:
     tokens_behind: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in zip(QUANTITIES, astuple(self), strict=True):
-            if value < 0:
-                raise ConfigError(f"Size.{name} is {value}; bytes are never negative")
+        if min(per_unit(self)) < 0:
+            raise ConfigError(f"{self} is negative somewhere; bytes never are")
 
 
 QUANTITIES = tuple(field.name for field in fields(Size))
 """Names of the quantities, in the order of `planner.work.Work`."""
+
+per_unit = attrgetter(*QUANTITIES)
+"""Return a size's figures as a tuple in the order of `QUANTITIES`."""

@@ -1,75 +1,87 @@
 """Work: what one call brings to one rank, in counts; the other factor of `planner.size.Size`."""
 
-from dataclasses import dataclass
 from itertools import accumulate
-
-from planner.local import Local
-from planner.units import Rows, Tokens
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """Counts of one call on one rank.
 
     Parameters
     ----------
+    layers
+        Layers that this rank holds.
     tokens, requests
         Local tokens (padding included), and requests of this rank's replica.
+    rows, more_rows
+        Routed rows at this rank's experts, as expected and with the allowance for the bound: one
+        figure where every layer is alike, or each layer's own.
     group_slots
         Ranks of the expert group x tokens of its busiest rank.
-    rows
-        Routed rows at this rank's experts, per layer.
+    head_tokens
+        Tokens of the head's largest chunk.
     accumulating
         Whether an earlier child of the same call has left gradients that this one adds to.
+    forward_only
+        Whether no request needs gradients: nothing is kept of layers that are over.
     """
 
-    tokens: Tokens
+    layers: int
+    tokens: int
     requests: int
-    group_slots: Tokens
-    rows: tuple[Rows, ...]
+    rows: int | tuple[int, ...]
+    more_rows: int | tuple[int, ...]
+    group_slots: int
+    head_tokens: int
     accumulating: bool = False
+    forward_only: bool = False
 
-    def candidate_layers(self) -> tuple[int, ...]:
-        """Layers at which a moment can be fullest: all, or three where every layer is alike.
+    def quantities(self, layer: int, at_hand: int, below: int, total: int) -> tuple[int, ...]:
+        """Return the counts at one layer in the order of `planner.size.QUANTITIES`.
 
-        With the same rows everywhere a price is affine in the layer's place from the first to the
-        last but one; the last has none above it.
+        Layer ``layers`` is the end of the call: no layer is at hand, all are passed, and none of
+        their input gradients is anyone's to receive.
+
+        Parameters
+        ----------
+        at_hand, below, total
+            Routed rows of this layer, of those reached (with this one), and of all.
         """
-        last = len(self.rows) - 1
-        if self.rows.count(self.rows[0]) == len(self.rows):
-            return tuple(sorted({0, max(last - 1, 0), last}))
-        return tuple(range(last + 1))
+        over = layer == self.layers
+        reached, passed = (0, self.layers) if over else (layer + 1, self.layers - layer - 1)
+        if self.forward_only and not over:
+            reached, passed, below = 1, self.layers - 1, at_hand
+        return (
+            1,
+            self.tokens,
+            self.requests,
+            at_hand,
+            self.group_slots,
+            self.head_tokens,
+            self.layers if self.accumulating else passed,
+            self.tokens * reached,
+            self.tokens * passed,
+            below,
+            total - below,
+            self.group_slots * reached,
+            self.group_slots * passed,
+            self.tokens * (passed if over else max(0, passed - 1)),
+        )
 
-    def quantities(self, local: Local) -> tuple[tuple[int, ...], ...]:
-        """Return the counts in the order of `planner.size.QUANTITIES`.
+    def at(self, layer: int, rows: int | tuple[int, ...]) -> tuple[int, ...]:
+        """Return the counts at one layer for these routed rows (`rows` or `more_rows`)."""
+        if layer == self.layers:
+            total = rows * self.layers if isinstance(rows, int) else sum(rows)
+            return self.quantities(layer, 0, 0, total)
+        if isinstance(rows, int):
+            return self.quantities(layer, rows, rows * (layer + 1), rows * self.layers)
+        return self.quantities(layer, rows[layer], sum(rows[: layer + 1]), sum(rows))
 
-        An entry for each layer, and one more for the end of the call: no layer is at hand, all are
-        passed, and none of their input gradients is anyone's to receive.
-        """
-        layers = len(self.rows)
-        below = (*accumulate(self.rows), 0)
-        total = sum(self.rows)
-        head = min(self.tokens, local.head_chunk)
-        entries: list[tuple[int, ...]] = []
-        for layer in (*range(layers), -1):
-            reached, passed = layer + 1, layers - layer - 1
-            behind = passed if layer < 0 else max(0, passed - 1)
-            entries.append(
-                (
-                    1,
-                    self.tokens,
-                    self.requests,
-                    self.rows[layer] if layer >= 0 else 0,
-                    self.group_slots,
-                    head,
-                    layers if self.accumulating else passed,
-                    self.tokens * reached,
-                    self.tokens * passed,
-                    below[layer],
-                    total - below[layer],
-                    self.group_slots * reached,
-                    self.group_slots * passed,
-                    self.tokens * behind,
-                )
-            )
-        return tuple(entries)
+    def everywhere(self, rows: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Return the counts at every layer and at the end of the call."""
+        total = sum(rows)
+        entries = [
+            self.quantities(layer, here, below, total)
+            for layer, (here, below) in enumerate(zip(rows, accumulate(rows), strict=True))
+        ]
+        return [*entries, self.quantities(self.layers, 0, 0, total)]

@@ -14,8 +14,8 @@ from planner import (
     Topology,
     compile_pricer,
 )
-from planner.admission import Child, demands_of
 from planner.batch import lay_out
+from planner.children import child_of, demands_of
 from planner.moments import Phase
 from tests.conftest import qwen
 
@@ -71,7 +71,7 @@ def test_growth_and_workspace_of_different_children_are_charged_together(table):
     batch = Batch(requests=[9000, 600, 500, 4000])
     sample = rooms(2, None)
     children = [
-        Child(layout=layout, prices=pricing.price_ranks(batch, layout=layout))
+        child_of(pricing, layout, sample)
         for layout in (
             lay_out(batch, topology, ((0,), (2,))),
             lay_out(batch, topology, ((1,), (3,))),

@@ -17,8 +17,8 @@ from planner import (
     Topology,
     compile_pricer,
 )
-from planner.admission import demands_of, split_layouts
 from planner.batch import lay_out
+from planner.children import demands_of, split_layouts
 from planner.hybridep import BufferPolicy, growth_bytes
 from planner.local import localize
 from tests.planner.strategies import TABLES, batches, models, steps, topologies

@@ -1,0 +1,144 @@
+"""Forms: a stage as a linear form of six counts, where every layer of a rank is alike.
+
+With the same routed rows in every layer a stage is affine in the layer's place from the first to
+the last but one (the last has none above it). So its fullest layer is one of three, each of which
+folds to ``a + b·tokens + c·requests + d·rows + e·slots + f·head tokens`` with coefficients that are
+never negative: a form that is nowhere above another can be left out for good.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from planner.moments import Moment, Phase
+from planner.work import Work
+
+Weights = tuple[tuple[int, int], ...]
+"""(index into the quantities, thousandths of a byte per unit), non-zero entries only."""
+
+Form = tuple[int, int, int, int, int, int]
+"""Thousandths of a byte per call, token, request, routed row, group slot and head token."""
+
+Basis = tuple[tuple[tuple[int, int], ...], ...]
+
+
+class Forms(NamedTuple):
+    """Every stage's forms.
+
+    Parameters
+    ----------
+    stages
+        For each stage, (layer, form) of each layer at which it can be fullest.
+    peaks
+        For each phase, the forms of which one is its peak.
+    persistent
+        Forms of what a split child keeps until its backward.
+    """
+
+    stages: tuple[tuple[tuple[int, Form], ...], ...]
+    peaks: dict[Phase, tuple[Form, ...]]
+    persistent: tuple[Form, ...]
+
+
+def fullest_layers(moment: Moment, layers: int, forward_only: bool) -> tuple[int, ...]:
+    """Layers at which ``moment`` can be fullest where all are alike; ``layers``: the call's end."""
+    if moment is Moment.BETWEEN_CALLS:
+        return (layers,)
+    if forward_only:
+        return (0,)
+    return tuple(sorted({0, max(layers - 2, 0), layers - 1}))
+
+
+def fold_stages(
+    stages: Sequence[tuple[Moment, Weights, Weights]],
+    layers: int,
+    accumulating: bool,
+    forward_only: bool,
+) -> Forms:
+    """Fold (moment, total weights, persistent weights) of each stage; drop what never is fullest.
+
+    Without gradients there is no backward: its stages have no forms.
+    """
+    folded: list[tuple[tuple[int, Form], ...]] = []
+    peaks: dict[Phase, list[tuple[int, Form]]] = {}
+    persistent: list[tuple[int, Form]] = []
+    for moment, total, kept in stages:
+        phase = moment.phase
+        if forward_only and phase is Phase.BACKWARD:
+            folded.append(())
+            continue
+        at = fullest_layers(moment, layers, forward_only)
+        candidates = _undominated(
+            [
+                (layer, _fold(total, _basis(layers, layer, accumulating, forward_only)))
+                for layer in at
+            ]
+        )
+        folded.append(tuple(candidates))
+        peaks.setdefault(phase, []).extend(candidates)
+        if kept and phase is not Phase.BETWEEN:
+            persistent += [
+                (layer, _fold(kept, _basis(layers, layer, accumulating, forward_only)))
+                for layer in at
+            ]
+    return Forms(
+        stages=tuple(folded),
+        peaks={phase: _forms(_undominated(found)) for phase, found in peaks.items()},
+        persistent=_forms(_undominated(persistent)),
+    )
+
+
+def _forms(candidates: Sequence[tuple[int, Form]]) -> tuple[Form, ...]:
+    return tuple([form for _, form in candidates])
+
+
+def _fold(weights: Weights, basis: Basis) -> Form:
+    form = [0, 0, 0, 0, 0, 0]
+    for index, value in weights:
+        for place, factor in basis[index]:
+            form[place] += value * factor
+    return tuple(form)  # type: ignore[return-value]
+
+
+def _undominated(candidates: list[tuple[int, Form]]) -> list[tuple[int, Form]]:
+    """Leave out every form that is nowhere above another; of equal ones the first stays."""
+    kept: list[tuple[int, Form]] = []
+    for candidate in candidates:
+        form = candidate[1]
+        if any(_covers(other, form) for _, other in kept):
+            continue
+        kept = [other for other in kept if not _covers(form, other[1])]
+        kept.append(candidate)
+    return kept
+
+
+def _covers(over: Form, under: Form) -> bool:
+    return (
+        over[1] >= under[1]
+        and over[3] >= under[3]
+        and over[0] >= under[0]
+        and over[2] >= under[2]
+        and over[4] >= under[4]
+        and over[5] >= under[5]
+    )
+
+
+@lru_cache(maxsize=4096)
+def _basis(layers: int, layer: int, accumulating: bool, forward_only: bool) -> Basis:
+    """For each quantity, which of the six counts it is made of here, and how many times."""
+
+    def counts(tokens: int, requests: int, rows: int, slots: int, head: int) -> tuple[int, ...]:
+        return Work(
+            layers, tokens, requests, rows, rows, slots, head, accumulating, forward_only
+        ).at(layer, rows)
+
+    fixed = counts(0, 0, 0, 0, 0)
+    units = [counts(*[int(place == unit) for place in range(5)]) for unit in range(5)]
+    return tuple(
+        tuple(
+            (place, factor)
+            for place, factor in enumerate([fixed[i], *[unit[i] - fixed[i] for unit in units]])
+            if factor
+        )
+        for i in range(len(fixed))
+    )

@@ -1,0 +1,177 @@
+"""Loads: which ranks of a layout are alike, and what the call brings to each kind of them."""
+
+from collections.abc import Sequence
+
+from planner.batch import Layout
+from planner.coefficients import Coefficients
+from planner.compiled import Compiled, whole
+from planner.figures import Figures, Growth
+from planner.hybridep import buffer_bytes, growth_bytes, near_balanced_tokens, padded_tokens
+from planner.local import Local
+from planner.routing import Allowance, allowed_per_token, bound_rows, expected_rows
+from planner.topology import Topology
+from planner.units import Bytes, Tokens
+from planner.work import Work
+
+Shares = tuple[float, ...] | None
+
+
+class Loader:
+    """Turns layouts into the figures of every rank, for one model on one topology.
+
+    Parameters
+    ----------
+    shares
+        For each expert rank, the share of a layer's pairs that it receives; ``None``: balanced.
+    """
+
+    def __init__(
+        self,
+        local: Local,
+        topology: Topology,
+        table: Coefficients,
+        compiled: Compiled,
+        shares: tuple[Shares, ...],
+    ) -> None:
+        self.local = local
+        self.topology = topology
+        self.table = table
+        self.compiled = compiled
+        self.shares = shares if local.ep > 1 and shares[0] is not None else None
+        self.world = topology.world
+        # at EP1 every pair of a rank stays on it, so that nothing is allowed for
+        self.allowance = table.allowance if local.ep > 1 else Allowance()
+        self._per_token = allowed_per_token(self.allowance, local.top_k)
+        self._worst = min(local.top_k, local.local_experts)
+        self._buffered = local.dispatcher == "hybridep"
+        self._slot_bytes = self.buffer_bytes(1)
+        self._slots: list[int] | None = None
+        self._groups: list[tuple[int, ...]] = []
+
+    def figures(
+        self, layout: Layout, held: int | tuple[int, ...], accumulating: bool
+    ) -> Sequence[Figures]:
+        """Return every rank's figures, in global rank order; ranks that are alike share one."""
+        tokens = layout.dense_tokens
+        first = tokens[0]
+        if (
+            type(held) is int
+            and self.shares is None
+            and tokens.count(first) == len(tokens)
+            and layout.even
+        ):
+            requests = len(layout.replicas[0])
+            group = self.local.group_ranks
+            work = self._work(first, requests, first, first * group, None, layout, accumulating)
+            return [self._figures(work, layout, first, held)] * self.world
+        return self._rank_by_rank(layout, held, accumulating)
+
+    def _rank_by_rank(
+        self, layout: Layout, held: int | tuple[int, ...], accumulating: bool
+    ) -> list[Figures]:
+        if self._slots is None:
+            self._place_ranks()
+        assert self._slots is not None
+        known: dict[tuple[int, int, int, int, int, int], Figures] = {}
+        found: list[Figures] = []
+        for rank, slot in enumerate(self._slots):
+            group = [layout.dense_tokens[peer] for peer in self._groups[rank]]
+            busiest, together = max(group), sum(group)
+            expert = self.topology.ep_rank(rank) if self.shares else 0
+            requests = len(layout.replicas[slot // self.topology.cp])
+            mine = held if isinstance(held, int) else held[rank]
+            key = (layout.dense_tokens[slot], requests, busiest, together, expert, mine)
+            figures = known.get(key)
+            if figures is None:
+                shares = self.shares[rank] if self.shares else None
+                work = self._work(key[0], requests, busiest, together, shares, layout, accumulating)
+                figures = known[key] = self._figures(work, layout, busiest, mine)
+            found.append(figures)
+        return found
+
+    def _place_ranks(self) -> None:
+        """Note where each rank and its expert group find their tokens in a layout."""
+        topology = self.topology
+        self._slots = [
+            topology.dp_rank(rank) * topology.cp + topology.cp_rank(rank)
+            for rank in range(self.world)
+        ]
+        self._groups = [
+            tuple(self._slots[peer] for peer in topology.expert_group(rank))
+            for rank in range(self.world)
+        ]
+
+    def _work(
+        self,
+        tokens: int,
+        requests: int,
+        busiest: int,
+        group_tokens: int,
+        shares: Shares,
+        layout: Layout,
+        accumulating: bool,
+    ) -> Work:
+        """Return the counts of one kind of rank."""
+        local = self.local
+        rows: int | tuple[int, ...]
+        more: int | tuple[int, ...]
+        worst = group_tokens * self._worst
+        if shares is None:
+            rows = tokens * local.top_k
+            more = max(rows, min(tokens * self._per_token, worst))
+        else:
+            rows = expected_rows(shares, group_tokens, local.top_k)
+            more = bound_rows(rows, self.allowance, worst)
+            if rows.count(rows[0]) == len(rows):
+                rows, more = rows[0], more[0]
+        head = 0 if layout.headless else min(tokens, local.head_chunk)
+        return Work(
+            local.layers,
+            tokens,
+            requests,
+            rows,
+            more,
+            busiest * local.group_ranks,
+            head,
+            accumulating,
+            layout.forward_only and local.recompute == "full",
+        )
+
+    def _figures(self, work: Work, layout: Layout, busiest: int, held: int) -> Figures:
+        return Figures(
+            self.compiled, work, self.table.margin_milli, self._growth(layout, busiest, held)
+        )
+
+    def _growth(self, layout: Layout, busiest: int, held: int) -> Growth:
+        """Return the padded tokens of the buffer this call needs, and the bytes that it adds.
+
+        Parameters
+        ----------
+        busiest
+            Tokens of the busiest rank of the expert group.
+        held
+            Padded tokens of the buffer that is held.
+        """
+        if not self._buffered:
+            return NO_GROWTH
+        policy = self.table.buffers
+        if policy.reserve == "near-balanced":
+            busiest = near_balanced_tokens(layout.longest, self.local.cp, layout.busiest)
+        needed = padded_tokens(busiest, self.local.group_ranks)
+        slot = self._slot_bytes
+        growth = growth_bytes(needed * slot, held * slot, policy)
+        bound = whole(growth * self.table.growth_margin_milli)
+        return Growth(needed, growth, Bytes(bound))
+
+    def buffer_bytes(self, padded: int) -> Bytes:
+        """Bytes a HybridEP buffer of ``padded`` tokens per rank holds on each rank."""
+        return buffer_bytes(
+            padded,
+            ranks=self.local.group_ranks,
+            hidden=self.local.hidden,
+            num_experts=self.local.num_experts,
+            itemsize=self.local.itemsize,
+        )
+
+
+NO_GROWTH = Growth(Tokens(0), Bytes(0), Bytes(0))
