@@ -142,14 +142,14 @@ def _other_topologies(pricer: "Pricer", whole: Child, sample: MemorySample) -> I
         cp = topology.cp
         shares = []
         for start in range(0, len(layout.dense_tokens), cp):
-            replica = sum(int(tokens) for tokens in layout.dense_tokens[start : start + cp])
+            replica = int(sum(layout.dense_tokens[start : start + cp]))
             shares += [Tokens(-(-replica // (cp * factor)))] * (cp * factor)
         return layout._replace(dense_tokens=tuple(shares))
 
     for axis, spread in (("cp", wider), ("ep", lambda _: layout)):
         least = _least_degree(pricer, axis, spread, sample)
         if least is not None:
-            world = replace(topology, **{axis: least}).world
+            world = _raised(topology, axis, least).world
             yield WayOut(axis, least, f"raise {axis} to {least} ({world} ranks)")
 
 
@@ -160,7 +160,7 @@ def _least_degree(
     factor = 2
     while now * factor <= MOST_DEGREE:
         try:
-            topology = replace(pricer.topology, **{axis: now * factor})
+            topology = _raised(pricer.topology, axis, now * factor)
             if _fits_under(pricer, topology, pricer.step, spread(factor), sample):
                 return int(now * factor)
         except ConfigError:
@@ -168,6 +168,10 @@ def _least_degree(
                 return None  # what does not divide will not divide when doubled
         factor *= 2
     return None
+
+
+def _raised(topology: Topology, axis: str, degree: int) -> Topology:
+    return replace(topology, cp=degree) if axis == "cp" else replace(topology, ep=degree)
 
 
 def _fits_under(
