@@ -5,7 +5,7 @@ by name; types are checked against the fields, since a dataclass would take ``"4
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -15,13 +15,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from jobs.launch import Limits
 from jobs.spec import Calls, CellSpec, Meter, Weights, Workload, build
-from pipeline.checkpoints import home
+from pipeline.checkpoints import made_for
 from planner.errors import ConfigError, require_choice
 from planner.model import Model
 from planner.step import Step
 from planner.topology import Topology
 
 T = TypeVar("T")
+
+OURS = "(the project's own)"
+"""Stands for a folder in the cache until the weights that name it are known to be valid."""
 
 KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 
@@ -108,14 +111,25 @@ def cell_of(config: DictConfig) -> CellSpec:
             f"unknown key {', '.join(unknown)}; the configuration has {', '.join(sorted(known))}"
         )
     cell = _convert(Cell, _of_fields(Cell, values), "")
-    weights = dict(cell.weights)
-    if weights.get("kind") == "pretrained" and weights.get("path") is None:
-        weights["path"] = str(home(cell.model))
-    elif isinstance(weights.get("path"), str):
-        weights["path"] = str(Path(weights["path"]).expanduser().absolute())
     parts = {f.name: getattr(cell, f.name) for f in fields(Cell)}
-    parts["weights"] = _convert(Weights, weights, "weights")
+    parts["weights"] = _weights_of(cell)
     return CellSpec(topology_name=topology_name(cell.topology), **parts)
+
+
+def _weights_of(cell: Cell) -> Weights:
+    """Read a cell's weights; where they need a folder and name none, it is the cache's."""
+    values = dict(cell.weights)
+    made = values.get("path") is None and (
+        values.get("kind") == "pretrained" or values.get("routing") == "measured"
+    )
+    if made:
+        values["path"] = OURS
+    weights = _convert(Weights, values, "weights")
+    if made:
+        return replace(weights, path=str(made_for(cell.model, weights.kind, weights.seed).folder))
+    if weights.path is not None:
+        return replace(weights, path=str(Path(weights.path).expanduser().absolute()))
+    return weights
 
 
 def topology_name(topology: Topology) -> str:

@@ -1,0 +1,39 @@
+"""Where the measured routing of random weights lies: a folder with `routing.json`. No torch.
+
+Routing follows from the weights and the text, so that it is measured once, on text that no call
+uses, as a trainer knows it from the step before.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from jobs.checkpoint import ROUTING
+from jobs.text import corpus_hash
+from planner.model import Model
+
+VERSION = 1
+"""Raised when `jobs.census` would measure something else from the same arguments."""
+
+
+def census_name(model: Model, seed: int) -> str:
+    """Name the folder after all that decides its content: architecture, seed, text, version."""
+    identity = {
+        "model": asdict(model),
+        "seed": seed,
+        "text": corpus_hash(),
+        "version": VERSION,
+    }
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return f"{model.name}-random-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def is_measured(folder: Path) -> bool:
+    """Whether the folder holds a measured routing, renamed into place when it is whole."""
+    return (folder / ROUTING).is_file()
+
+
+def routing_digest(folder: Path) -> str:
+    """Return the SHA-256 of the measured routing."""
+    return hashlib.sha256((folder / ROUTING).read_bytes()).hexdigest()
