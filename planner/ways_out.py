@@ -85,7 +85,7 @@ def ways_of(
 
 def largest_scale(pricer: "Pricer", layout: "Layout", sample: MemorySample) -> "Layout | None":
     """Return the layout scaled down to the most tokens that fit, or ``None`` when none does."""
-    total = sum(layout.dense_tokens)
+    total = int(sum(layout.dense_tokens))
     lowest, highest = 0, total
     best: Layout | None = None
     while highest - lowest > 1:
@@ -105,7 +105,7 @@ def _fewer_tokens(
     pricer: "Pricer", whole: Child, children: int, sample: MemorySample
 ) -> Iterator[WayOut]:
     layout = whole.layout
-    best = largest_scale(pricer, layout, sample)
+    best: Layout | None = largest_scale(pricer, layout, sample)
     alone = "" if children > 1 else " (a batch splits between requests; this one cannot be split)"
     if best is not None:
         tokens = sum(best.dense_tokens)
