@@ -10,7 +10,8 @@ from types import ModuleType
 
 import pytest
 
-STUBS = Path(__file__).parents[1] / "jobs"
+ROOT = Path(__file__).parents[2]
+STUBS = ROOT / "tests" / "jobs"
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -30,7 +31,8 @@ def command(tmp_path: Path) -> Command:
         fixed = [f"out={tmp_path / 'out'}", f"launcher.entry=stub_rank:{entry}"]
         given = {override.partition("=")[0] for override in overrides}
         defaults = [o for o in [*fixed, "tracker=disabled"] if o.partition("=")[0] not in given]
-        environment = os.environ | {"PYTHONPATH": str(STUBS), "XDG_CACHE_HOME": str(tmp_path)}
+        environment = os.environ | {"PYTHONPATH": f"{STUBS}:{ROOT}"}
+        environment |= {"XDG_CACHE_HOME": str(tmp_path)}
         environment |= {"WANDB_API_KEY": "", "COLUMNS": "160", "HOME": str(tmp_path)}
         return subprocess.run(
             [sys.executable, "-m", "pipeline", *defaults, *overrides],
