@@ -37,9 +37,9 @@ class Recipe:
     """
 
     steps: int = 100
-    requests: int = 4
-    length: int = 256
-    learning_rate: float = 3e-3
+    requests: int = 2
+    length: int = 512
+    learning_rate: float = 1.5e-3
     seed: int = 913
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ import torch
 from jobs.backend import cpu
 from jobs.checkpoint import ROUTING, CheckpointError, Recipe, digest, is_complete
 from jobs.model.build import ModelUnderTest
-from jobs.model.census import busiest_shares, routing_shares
+from jobs.model.census import busiest_shares, held_out, routing_shares
 from jobs.model.hf_files import load_pretrained, save_pretrained
 from jobs.model.weights import draw_weights
 from jobs.spec import build
@@ -32,7 +32,6 @@ from planner.model import Model
 from planner.step import Step
 from planner.topology import Topology
 
-CENSUS_REQUESTS = 32
 REPORT_EVERY = 10
 CLIP = 1.0
 
@@ -124,20 +123,18 @@ def _take_census(model: Model, folder: Path, recipe: Recipe, losses: list[float]
     """Read the checkpoint back, as a cell will, and write the routing of text it has not seen."""
     read = ModelUnderTest(model, Step(dtype="bf16", recompute="none", lora_rank=0), "alltoall")
     load_pretrained(read, model, folder)
-    stride = len(text_of("census")) // CENSUS_REQUESTS
-    starts = [index * stride for index in range(CENSUS_REQUESTS)]
-    batches = [text_batch("census", [start], recipe.length) for start in starts]
+    batches = held_out(recipe.length)
     shares = routing_shares(read, batches)
     with torch.no_grad():
-        held_out = sum(read(batch).item() for batch in batches) / len(batches)
+        unseen = sum(read(batch).item() for batch in batches) / len(batches)
     routing = {
         "tokens": sum(batch.layout.tokens for batch in batches),
         "shares": shares,
         "text": corpus_hash(),
-        "loss": {"first": losses[0], "last": losses[-1], "held_out": held_out},
+        "loss": {"first": losses[0], "last": losses[-1], "held_out": unseen},
     }
     (folder / ROUTING).write_text(json.dumps(routing) + "\n")
-    log.info("loss on other text %.3f (first step %.3f)", held_out, losses[0])
+    log.info("loss on other text %.3f (first step %.3f)", unseen, losses[0])
     for ep in (2, 4):
         if model.num_experts % ep == 0:
             busiest = " ".join(f"{share:.2f}" for share in busiest_shares(shares, ep))

@@ -187,7 +187,8 @@ def start(
     rank, world
         This process among all.
     rendezvous
-        Where the ranks meet: ``file:///path`` (a file that does not exist yet) or ``tcp://host:port``.
+        Where the ranks meet: ``tcp://host:port``, or ``file:///path``, a file that does not exist
+        yet and that the caller removes.
     timeout
         Seconds after which a rank that waits for the others gives up.
 
@@ -208,12 +209,13 @@ def start(
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
+    meet = {"init_method": rendezvous}
+    if rendezvous.startswith("file://"):
+        # A store made by init_method deletes its file once as many copies of it have died as there
+        # are ranks: too early, or so late that it hits a new file of that name. Ranks then hang.
+        meet = {"store": dist.FileStore(rendezvous.removeprefix("file://"))}
     dist.init_process_group(
-        "gloo",
-        init_method=rendezvous,
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=timeout),
+        "gloo", rank=rank, world_size=world, timeout=timedelta(seconds=timeout), **meet
     )
     parallel_state.initialize_model_parallel(
         context_parallel_size=topology.cp,

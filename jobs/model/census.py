@@ -6,7 +6,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from jobs.workload import LocalBatch
+from jobs.text import text_of
+from jobs.workload import LocalBatch, text_batch
+
+
+def held_out(length: int, requests: int = 32) -> list[LocalBatch]:
+    """Return requests of text that neither training nor the calls of a sweep use, one a batch."""
+    stride = len(text_of("census")) // requests
+    return [text_batch("census", [index * stride], length) for index in range(requests)]
 
 
 def routing_shares(model: torch.nn.Module, batches: Iterable[LocalBatch]) -> list[list[float]]:
