@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from planner.batch import Batch
 from planner.errors import ConfigError, require_choice, require_int
-from planner.mixers import LinearAttention
+from planner.mixers import LatentAttention, LinearAttention
 from planner.model import Model
 from planner.step import Step
 from planner.topology import Topology
@@ -203,6 +203,10 @@ class CellSpec:
             if model.get("linear_attention") is not None:
                 model["linear_attention"] = build(
                     LinearAttention, model["linear_attention"], "model.linear_attention"
+                )
+            if model.get("latent_attention") is not None:
+                model["latent_attention"] = build(
+                    LatentAttention, model["latent_attention"], "model.latent_attention"
                 )
             parts["model"] = build(Model, model, "model")
         return build(cls, parts, "cell")

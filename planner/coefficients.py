@@ -9,6 +9,7 @@ edited once published: a better one is a new name. Format::
     [buffers]   reserve, replace, source          planner.hybridep.BufferPolicy
     [split]     together, source                  whether split children's graphs live side by side
     [covers]    facts that every entry of copies holds for only, beside its own when
+    elsewhere   families of terms whose bytes this table counts under the names of others
     [[copies]]  term, at = {moment = copies}, when = {…}, interval = {moment = [low, high]}, source
     [[unpriced]] what, why, when = {…}
 
@@ -41,6 +42,8 @@ FACTS: Mapping[str, Callable[[Local], object]] = {
     "lora": lambda local: local.lora_rank > 0,
     "shared_gate": lambda local: local.shared_gate,
     "linear_attention": lambda local: local.linear_attention is not None,
+    "dense_layers": lambda local: local.dense_layers > 0,
+    "latent_attention": lambda local: local.latent_attention is not None,
 }
 
 MILLI = 1000
@@ -100,6 +103,8 @@ class Coefficients:
         How the trainer sizes and replaces HybridEP buffers.
     children_together
         Whether split children's graphs live side by side until backward.
+    elsewhere
+        Families of terms whose bytes this table counts under other names.
     """
 
     name: str
@@ -112,6 +117,7 @@ class Coefficients:
     children_together: bool
     copies: tuple[Copies, ...]
     notes: tuple[tuple[Unpriced, When], ...]
+    elsewhere: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, name: str) -> "Coefficients":
@@ -175,6 +181,7 @@ def read_table(text: str, *, where: str) -> Coefficients:
                 (Unpriced(entry["what"], entry["why"]), _when(entry.get("when", {})))
                 for entry in data.get("unpriced", ())
             ),
+            elsewhere=tuple(str(family) for family in data.get("elsewhere", ())),
         )
     except KeyError as error:
         raise TableError(f"{where} lacks {error}") from error

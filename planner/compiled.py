@@ -122,6 +122,8 @@ class TermCompiler:
         return chosen, tuple(notes)
 
     def _copies_here(self, term: Term, local: Local) -> Mapping[Moment, int] | Unpriced:
+        if term.family in self.table.elsewhere:
+            return {}
         entries = self._entries[term.name]
         here = [entry for entry in entries if entry.when.mismatch(local) is None]
         if len(here) > 1:

@@ -3,16 +3,26 @@
 from dataclasses import dataclass
 
 from planner.errors import ConfigError
-from planner.mixers import LinearAttention
+from planner.kept import Kept, kept_of
+from planner.mixers import LatentAttention, LinearAttention
 from planner.model import Model
+from planner.stages import stage_of
 from planner.step import Step
 from planner.topology import Topology
-from planner.units import ceil_div
+from planner.units import align_up, ceil_div
+
+WHOLE = 2**40
+"""Tokens of a head chunk that holds all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Local:
-    """Widths and counts on one rank, in elements unless the name says otherwise."""
+    """Widths and counts on one rank, in elements unless the name says otherwise.
+
+    ``stream`` is the width of the stream where tensor parallelism divides it along the sequence;
+    ``row_share`` says which part of tokens x top-k arrives at this rank's experts beside expert
+    parallelism, as (numerator, denominator).
+    """
 
     layers: int
     hidden: int
@@ -41,35 +51,59 @@ class Local:
     cp: int
     ep: int
     etp: int
+    sp: int
+    kept: Kept
+    first: bool
+    last: bool
+    dense_layers: int
+    moe_layers: int
+    attention_layers: int
+    dense_hidden: int
+    gated_mlp: bool
+    latent_attention: LatentAttention | None
+    qk_norm: bool
+    rotary: bool
+    mtp_layers: int
+    attention: str
+    sequence: int
+    dropout: bool
+    recompute_modules: tuple[str, ...]
+    capacity_factor: float | None
+    trained: bool
+
+    @property
+    def whole_head(self) -> bool:
+        """Whether the head makes the logits of all tokens at once."""
+        return self.head_chunk == WHOLE
+
+    def streamed(self, elements: int) -> int:
+        """Bytes of a stream-wide tensor of ``elements`` a token on this rank."""
+        return ceil_div(elements * self.itemsize, self.sp)
+
+    def routed(self, size: int) -> int:
+        """Bytes on this rank for ``size`` bytes of each (token, expert) pair."""
+        factor = 1.0 if self.capacity_factor is None else self.capacity_factor
+        share = ceil_div(size * self.etp, self.sp)
+        return share if factor == 1 else ceil_div(share * round(factor * 1000), 1000)
 
 
-def localize(model: Model, topology: Topology, step: Step) -> Local:
-    """Divide a model over a topology.
+def localize(model: Model, topology: Topology, step: Step, pp_rank: int = 0) -> Local:
+    """Divide a model over a topology, for the ranks of one pipeline stage.
 
     Raises
     ------
     ConfigError
         When a degree does not divide what it splits, naming both and the degrees that do.
     """
-    for axis, degree, what, count in (
-        ("ep", topology.ep, "num_experts", model.num_experts),
-        ("tp", topology.tp, "num_heads", model.num_heads),
-        ("etp", topology.etp, "expert_hidden", model.expert_hidden),
-    ):
-        if count % degree:
-            divisors = ", ".join(str(d) for d in range(1, count + 1) if count % d == 0)
-            raise ConfigError(
-                f"{axis} = {degree} does not divide {what} = {count} of {model.name}; "
-                f"{axis} can be {divisors}"
-            )
-    if topology.pp > model.num_layers:
-        raise ConfigError(
-            f"pp = {topology.pp} is more than the {model.num_layers} layers of {model.name}"
-        )
+    _require_divisors(model, topology)
+    stage = stage_of(model.num_layers, topology, pp_rank, step.microbatches)
+    kept = kept_of(model, stage, step)
+    sp = topology.tp if step.sequence_parallel else 1
+    vocab = align_up(model.vocab, step.vocab_multiple * topology.tp)
     return Local(
-        layers=ceil_div(model.num_layers, topology.pp),
+        layers=len(stage.layers),
         hidden=model.hidden,
-        vocab=model.vocab // topology.tp,
+        vocab=vocab // topology.tp,
         query_width=model.num_heads * model.head_dim // topology.tp,
         kv_width=max(1, model.num_kv_heads // topology.tp) * model.head_dim,
         num_heads=model.num_heads // topology.tp,
@@ -82,10 +116,10 @@ def localize(model: Model, topology: Topology, step: Step) -> Local:
         expert_hidden=model.expert_hidden // topology.etp,
         shared_hidden=model.shared_expert_hidden // topology.tp,
         shared_gate=model.shared_expert_gate,
-        linear_attention=model.linear_attention if model.num_linear_attention_layers else None,
+        linear_attention=model.linear_attention if kept.linear_here else None,
         itemsize=step.itemsize,
         lora_rank=step.lora_rank,
-        head_chunk=step.head_chunk,
+        head_chunk=WHOLE if step.head == "whole" else step.head_chunk,
         recompute=step.recompute,
         dispatcher=step.dispatcher_at(topology),
         group_ranks=topology.ep * topology.etp,
@@ -94,4 +128,43 @@ def localize(model: Model, topology: Topology, step: Step) -> Local:
         cp=topology.cp,
         ep=topology.ep,
         etp=topology.etp,
+        sp=sp,
+        kept=kept,
+        first=stage.first,
+        last=stage.last,
+        dense_layers=kept.dense_here,
+        moe_layers=kept.moe_here,
+        attention_layers=kept.attention_here,
+        dense_hidden=model.dense_hidden // topology.tp,
+        gated_mlp=model.gated_mlp,
+        latent_attention=model.latent_attention,
+        qk_norm=model.qk_norm,
+        rotary=model.position_embeddings == 0,
+        mtp_layers=model.mtp_layers if stage.last else 0,
+        attention=step.attention,
+        sequence=step.sequence,
+        dropout=step.dropout,
+        recompute_modules=step.recompute_modules,
+        capacity_factor=step.capacity_factor,
+        trained=step.lora_rank == 0,
     )
+
+
+def _require_divisors(model: Model, topology: Topology) -> None:
+    for axis, degree, what, count in (
+        ("ep", topology.ep, "num_experts", model.num_experts),
+        ("tp", topology.tp, "num_heads", model.num_heads),
+        ("etp", topology.etp, "expert_hidden", model.expert_hidden),
+        ("tp", topology.tp, "dense_hidden", model.dense_hidden),
+    ):
+        if count % degree:
+            divisors = ", ".join(str(d) for d in range(1, count + 1) if count % d == 0)
+            raise ConfigError(
+                f"{axis} = {degree} does not divide {what} = {count} of {model.name}; "
+                f"{axis} can be {divisors}"
+            )
+    if topology.ep * topology.etp > 1 and not model.is_moe:
+        raise ConfigError(
+            f"ep·etp = {topology.ep}·{topology.etp} but {model.name} has no experts; "
+            "use ep=1 and etp=1"
+        )

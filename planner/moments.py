@@ -23,6 +23,7 @@ class Moment(StrEnum):
     FORWARD_FLOOR = "forward_floor"
     FORWARD_FC1 = "forward_fc1"
     FORWARD_FC2 = "forward_fc2"
+    FORWARD_LAYER = "forward_layer"
     FORWARD_HEAD = "forward_head"
     RETAINED = "retained"
     BACKWARD_HEAD = "backward_head"
@@ -30,6 +31,7 @@ class Moment(StrEnum):
     RECOMPUTE_FC2 = "recompute_fc2"
     BACKWARD_ROUTER = "backward_router"
     BACKWARD_MIXER = "backward_mixer"
+    BACKWARD_LAYER = "backward_layer"
     BETWEEN_CALLS = "between_calls"
 
     @property
@@ -51,12 +53,14 @@ _WHERE = {
     Moment.FORWARD_FLOOR: "no stage of its own: a lower estimate that stands beside the others",
     Moment.FORWARD_FC1: "the routed experts' first projection and its adapter sum, in forward",
     Moment.FORWARD_FC2: "the routed experts' second projection and its adapter sum, in forward",
-    Moment.FORWARD_HEAD: "a chunk of the log-probability head, in forward",
+    Moment.FORWARD_LAYER: "the last layer's forward, with every microbatch in flight kept",
+    Moment.FORWARD_HEAD: "the log-probability head (a chunk of it), in forward",
     Moment.RETAINED: "forward has returned; nothing of backward has begun",
-    Moment.BACKWARD_HEAD: "a chunk of the head, in backward",
+    Moment.BACKWARD_HEAD: "the head (a chunk of it), in backward",
     Moment.RECOMPUTE_FC1: "a layer recomputed in backward, at the adapter sum of FC1",
     Moment.RECOMPUTE_FC2: "a layer recomputed in backward, at the adapter sum of FC2",
     Moment.BACKWARD_ROUTER: "a layer's backward, at the gradients of the router's gate",
     Moment.BACKWARD_MIXER: "a layer's backward, at the gradients of attention",
+    Moment.BACKWARD_LAYER: "a layer's backward, with every microbatch in flight kept",
     Moment.BETWEEN_CALLS: "the call has ended; what is left belongs to the dispatchers",
 }

@@ -1,7 +1,7 @@
 """compile_pricer: a model on a topology under a table → a Pricer that prices batch after batch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner.admission import Decision, admit
 from planner.batch import Batch, Layout, lay_out
@@ -17,6 +17,7 @@ from planner.moments import Moment
 from planner.price import Price
 from planner.routing import Routing, allowed_per_token
 from planner.state import LiveState
+from planner.static import Static, static_bytes
 from planner.step import Step
 from planner.topology import Topology
 from planner.units import Bytes
@@ -35,7 +36,11 @@ class Pricer:
     local: Local
     _terms: TermCompiler = field(repr=False)
     _compiled: Compiled = field(repr=False)
-    _loader: Loader = field(repr=False)
+    _stages: tuple[Loader, ...] = field(repr=False)
+
+    @property
+    def _loader(self) -> Loader:
+        return self._stages[0]
 
     def price_ranks(
         self,
@@ -65,7 +70,20 @@ class Pricer:
         self, layout: Layout, held_tokens: int | tuple[int, ...] = 0, accumulating: bool = False
     ) -> Sequence[Figures]:
         """Return the figures behind every rank's price; ranks that are alike share one."""
-        return self._loader.figures(layout, held_tokens, accumulating)
+        if len(self._stages) == 1:
+            return self._loader.figures(layout, held_tokens, accumulating)
+        found: list[Figures] = []
+        size = self.topology.world // self.topology.pp
+        for place, loader in enumerate(self._stages):
+            mine = held_tokens
+            if not isinstance(mine, int):
+                mine = mine[place * size : (place + 1) * size]
+            found.extend(loader.figures(layout, mine, accumulating))
+        return found
+
+    def static(self, rank: int = 0) -> Static:
+        """Return what global ``rank`` holds whatever the batch: weights, gradients, optimizer."""
+        return static_bytes(self.model, self.topology, self.step, self.topology.pp_rank(rank))
 
     def price(
         self, batch: Batch, state: LiveState | None = None, *, layout: Layout | None = None
@@ -91,7 +109,8 @@ class Pricer:
     @property
     def unpriced(self) -> tuple[Unpriced, ...]:
         """What a rank will hold here and the table does not price."""
-        return self._compiled.unpriced
+        parts = [part for loader in self._stages for part in loader.compiled.unpriced]
+        return tuple(dict.fromkeys(parts))
 
     def remade(self, *, topology: Topology | None = None, step: Step | None = None) -> "Pricer":
         """Return this pricer for another topology or step; raises as `compile_pricer` does."""
@@ -171,5 +190,11 @@ def compile_pricer(
         if routing.shares is not None
         else (None,)
     )
-    loader = Loader(local, topology, table, compiled, shares)
-    return Pricer(model, topology, step, table, routing, local, coefficients, compiled, loader)
+    stage = topology if topology.pp == 1 else replace(topology, pp=1, vpp=1, stage_layers=None)
+    loaders = [Loader(local, stage, table, compiled, shares)]
+    for pp_rank in range(1, topology.pp):
+        there = localize(model, topology, step, pp_rank)
+        loaders.append(Loader(there, stage, table, coefficients.compile(there), shares))
+    return Pricer(
+        model, topology, step, table, routing, local, coefficients, compiled, tuple(loaders)
+    )

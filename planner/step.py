@@ -7,7 +7,11 @@ from planner.topology import Topology
 
 ITEMSIZE = {"bf16": 2, "fp32": 4}
 DISPATCHERS = ("auto", "alltoall", "allgather", "hybridep", "deepep")
-RECOMPUTE = ("full", "none")
+RECOMPUTE = ("full", "selective", "block", "none")
+MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
+ATTENTION = ("flash", "unfused")
+HEADS = ("chunked", "whole")
+DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +24,12 @@ class Step:
         Activation and weight dtype, ``bf16`` or ``fp32``.
     recompute
         ``full``: every layer is a checkpoint of its own (Megatron: full, uniform, one layer);
-        ``none``: every activation is kept.
+        ``block``: the first ``recompute_layers`` layers of each stage are; ``selective``: the
+        modules of ``recompute_modules`` are in every layer; ``none``: every activation is kept.
+    recompute_layers
+        With ``full``: layers of one checkpoint; with ``block``: checkpointed layers of a stage.
+    recompute_modules
+        With ``selective``: Megatron's names of the recomputed modules.
     lora_rank
         Rank of the adapters on the experts' FC1 and FC2 over a frozen base; 0 trains everything.
     dispatcher
@@ -29,6 +38,27 @@ class Step:
         Expert parallelism the dispatcher was built for, where it is known apart from the topology.
     head_chunk
         Tokens per chunk of the log-probability head.
+    head
+        ``chunked``, or ``whole``: logits of all tokens at once, fp32 beside bf16.
+    attention, sequence
+        ``unfused`` attention keeps scores of every pair of positions, for sequences of
+        ``sequence`` tokens; ``flash`` keeps none.
+    dropout
+        Whether attention and the stream have dropout, whose masks are kept.
+    sequence_parallel
+        Whether tensor parallelism divides the stream along the sequence too.
+    microbatches
+        Calls of one optimizer step on each replica: what a pipeline may have in flight.
+    distributed_optimizer
+        Whether master weights and moments are divided over data parallelism.
+    gradient_fp32
+        Whether gradients of trained weights are kept in fp32.
+    vocab_multiple
+        What the vocabulary is padded to a multiple of, for each tensor-parallel rank.
+    capacity_factor
+        Where every expert's input is padded to a capacity: its factor on an even share.
+    device
+        ``cuda`` or ``cpu``: whether bytes outside PyTorch are counted.
     """
 
     dtype: str = "bf16"
@@ -37,6 +67,19 @@ class Step:
     dispatcher: str = "auto"
     dispatcher_ep: int | None = None
     head_chunk: int = 512
+    recompute_layers: int = 1
+    recompute_modules: tuple[str, ...] = ()
+    head: str = "chunked"
+    attention: str = "flash"
+    sequence: int = 0
+    dropout: bool = False
+    sequence_parallel: bool = True
+    microbatches: int = 1
+    distributed_optimizer: bool = True
+    gradient_fp32: bool = True
+    vocab_multiple: int = 1
+    capacity_factor: float | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         require_choice("Step", "dtype", self.dtype, tuple(ITEMSIZE))
@@ -46,6 +89,34 @@ class Step:
         require_int("Step", "head_chunk", self.head_chunk)
         if self.dispatcher_ep is not None:
             require_int("Step", "dispatcher_ep", self.dispatcher_ep)
+        require_choice("Step", "head", self.head, HEADS)
+        require_choice("Step", "attention", self.attention, ATTENTION)
+        require_choice("Step", "device", self.device, DEVICES)
+        for name in ("recompute_layers", "microbatches", "vocab_multiple"):
+            require_int("Step", name, getattr(self, name))
+        require_int("Step", "sequence", self.sequence, least=0)
+        self._require_modules()
+        self._require_attention()
+
+    def _require_modules(self) -> None:
+        for module in self.recompute_modules:
+            require_choice("Step", "recompute_modules entry", module, MODULES)
+        object.__setattr__(self, "recompute_modules", tuple(self.recompute_modules))
+        if (self.recompute == "selective") != bool(self.recompute_modules):
+            raise ConfigError(
+                f"Step.recompute = {self.recompute!r} and recompute_modules = "
+                f"{self.recompute_modules} do not go together; name modules with 'selective' only"
+            )
+
+    def _require_attention(self) -> None:
+        if self.attention == "unfused" and not self.sequence:
+            raise ConfigError(
+                "Step.attention is unfused, whose scores grow with the square of a sequence; "
+                "give Step.sequence, the tokens of one sequence"
+            )
+        factor = self.capacity_factor
+        if factor is not None and not (isinstance(factor, (int, float)) and factor > 0):
+            raise ConfigError(f"Step.capacity_factor must be above 0; got {factor!r}")
 
     @property
     def itemsize(self) -> int:

@@ -1,7 +1,18 @@
 """TERMS: every priced term, in the order of the explain table; a declared term is listed here."""
 
 from planner.term import Term
-from planner.terms import adapters, attention, dispatch, experts, head, residual, router, shared
+from planner.terms import (
+    adapters,
+    attention,
+    dispatch,
+    experts,
+    head,
+    kept,
+    layer,
+    residual,
+    router,
+    shared,
+)
 
 TERMS: tuple[Term, ...] = (
     residual.boundaries,
@@ -41,4 +52,22 @@ TERMS: tuple[Term, ...] = (
     head.logits,
     head.indices,
     head.outputs,
+    head.whole_logits,
+    head.prediction_logits,
+    head.head_stream,
+    kept.checkpoints,
+    kept.norms,
+    kept.attention,
+    kept.scores,
+    kept.dense,
+    kept.router,
+    kept.shared,
+    kept.routed,
+    kept.mixer,
+    layer.recomputed,
+    layer.modules,
+    layer.gradients,
+    layer.feed_forward,
+    layer.scores,
+    layer.gathered_tokens,
 )

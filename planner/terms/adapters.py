@@ -8,7 +8,7 @@ from planner.term import term
 @term(
     "adapters.gradients",
     what="gradients of the adapters of layers whose backward is over",
-    when=lambda local: local.lora_rank > 0,
+    when=lambda local: local.lora_rank > 0 and local.moe_layers > 0,
     source="derivation: FC1 (H, r) and (r, 2F), FC2 (F, r) and (r, H), for each local expert",
 )
 def gradients(local: Local) -> Size:
@@ -19,7 +19,7 @@ def gradients(local: Local) -> Size:
 @term(
     "adapters.layer_gradients",
     what="gradients of the adapters of the layer at hand",
-    when=lambda local: local.lora_rank > 0,
+    when=lambda local: local.lora_rank > 0 and local.moe_layers > 0,
     source="derivation: as adapters.gradients, once the experts' backward is over",
 )
 def layer_gradients(local: Local) -> Size:

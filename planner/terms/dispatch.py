@@ -6,11 +6,11 @@ from planner.term import term
 
 
 def _alltoall(local: Local) -> bool:
-    return local.dispatcher == "alltoall"
+    return local.dispatcher == "alltoall" and local.moe_layers > 0
 
 
 def _hybridep(local: Local) -> bool:
-    return local.dispatcher == "hybridep"
+    return local.dispatcher == "hybridep" and local.moe_layers > 0
 
 
 def _handle_bytes(local: Local) -> int:
@@ -70,7 +70,7 @@ def probabilities(_: Local) -> Size:
 @term(
     "dispatch.held_over",
     what="input and input gradient of each layer that is over, pinned by its dispatcher",
-    when=lambda local: local.recompute == "full" and local.dispatcher in ("alltoall", "hybridep"),
+    when=lambda local: local.recompute == "full" and (_alltoall(local) or _hybridep(local)),
     source="domain facts B.8 and seed 000: a probability's grad_fn reaches the recomputed graph",
 )
 def held_over(local: Local) -> Size:

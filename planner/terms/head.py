@@ -5,9 +5,15 @@ from planner.size import Size
 from planner.term import term
 
 
+def chunked(local: Local) -> bool:
+    """Whether a chunked head lies on this rank."""
+    return local.last and not local.whole_head
+
+
 @term(
     "head.logits",
     what="logits of one chunk and their temporaries",
+    when=chunked,
     source="published planner: head stage, dense = chunk x vocabulary columns",
 )
 def logits(local: Local) -> Size:
@@ -18,6 +24,7 @@ def logits(local: Local) -> Size:
 @term(
     "head.indices",
     what="index vectors of one chunk",
+    when=chunked,
     source="published planner: 128 B a chunk row and 36 B a target in it",
 )
 def indices(_: Local) -> Size:
@@ -28,9 +35,45 @@ def indices(_: Local) -> Size:
 @term(
     "head.outputs",
     what="log-probability of each target (and, gathered over cp, once more)",
+    when=lambda local: local.last,
     source="published planner: 4 B a target, twice at CP > 1",
     persists=True,
 )
 def outputs(_: Local) -> Size:
     """(tokens,) fp32."""
     return Size(tokens=4)
+
+
+@term(
+    "head.whole_logits",
+    what="logits of all tokens of a microbatch, where the head is not chunked",
+    when=lambda local: local.last and local.whole_head,
+    source="derivation: Megatron-core's vocabulary-parallel loss: bf16 logits and one fp32 copy, "
+    "which becomes probabilities and then their gradient in place",
+)
+def whole_logits(local: Local) -> Size:
+    """(tokens, vocabulary columns) in the activation dtype and in fp32."""
+    return Size(tokens=local.vocab * (local.itemsize + 4))
+
+
+@term(
+    "head.prediction_logits",
+    what="probabilities of the multi-token-prediction losses, kept for backward",
+    when=lambda local: local.mtp_layers > 0 and local.whole_head,
+    source="derivation: one fp32 (tokens, vocabulary columns) a prediction layer",
+)
+def prediction_logits(local: Local) -> Size:
+    """(tokens, vocabulary columns) fp32 a layer."""
+    return Size(tokens=4 * local.vocab * local.mtp_layers)
+
+
+@term(
+    "head.stream",
+    what="input and output of the last norm, and the output gathered over tp",
+    when=lambda local: local.last and local.whole_head,
+    source="derivation: the norm's input and output are kept for backward",
+)
+def head_stream(local: Local) -> Size:
+    """(tokens, hidden) twice; where tp divides the sequence, whole once more."""
+    gathered = local.hidden * local.itemsize if local.sp > 1 else 0
+    return Size(tokens=2 * local.streamed(local.hidden) + gathered)

@@ -4,12 +4,19 @@ from planner.local import Local
 from planner.size import Size
 from planner.term import term
 
+
+def exists(local: Local) -> bool:
+    """Whether any layer of this rank has routed experts."""
+    return local.moe_layers > 0
+
+
 SEED = "seed 002: per-token MoE state, E x fp32 scores and an E-byte map"
 
 
 @term(
     "router.scores",
     what="probability of every expert, kept by each layer's dispatcher",
+    when=exists,
     source=SEED,
 )
 def scores(local: Local) -> Size:
@@ -20,6 +27,7 @@ def scores(local: Local) -> Size:
 @term(
     "router.map",
     what="which experts a token goes to, kept by each layer's dispatcher",
+    when=exists,
     source=SEED,
 )
 def routing_map(local: Local) -> Size:
@@ -30,6 +38,7 @@ def routing_map(local: Local) -> Size:
 @term(
     "router.choices",
     what="indices and probabilities of the chosen experts, in the layer at hand",
+    when=exists,
     source="derivation: top-k indices int64 and probabilities fp32",
 )
 def choices(local: Local) -> Size:
@@ -40,6 +49,7 @@ def choices(local: Local) -> Size:
 @term(
     "router.input_gradient",
     what="gradient of the gate's input, in fp32 and again as it is summed",
+    when=exists,
     source="ledger traces: the fp32 gate makes its input's gradient in fp32",
 )
 def input_gradient(local: Local) -> Size:
@@ -50,6 +60,7 @@ def input_gradient(local: Local) -> Size:
 @term(
     "router.gate_gradient",
     what="gradient of the gate's weight",
+    when=exists,
     source="ledger traces: Megatron's gate makes it, frozen or not",
 )
 def gate_gradient(local: Local) -> Size:

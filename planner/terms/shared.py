@@ -9,7 +9,7 @@ SEED = "seed 002: traces, shared expert at the recompute peak"
 
 def exists(local: Local) -> bool:
     """Whether the model has a shared expert."""
-    return local.shared_hidden > 0
+    return local.shared_hidden > 0 and local.moe_layers > 0
 
 
 @term(

@@ -1,0 +1,115 @@
+"""Layer bytes: what one layer saves for its own backward, for one token or one routed row.
+
+Shapes of Megatron-core layers with Transformer Engine modules. A tensor that several operators save
+counts once; a view keeps its whole storage. ``Step.recompute_modules`` takes out what a recomputed
+module leaves to be made again.
+"""
+
+from dataclasses import replace
+
+from planner.local import Local
+
+FP32 = 4
+
+
+def _again(local: Local, module: str) -> bool:
+    """Whether a module is recomputed, so that its inside is not kept."""
+    return local.recompute == "selective" and module in local.recompute_modules
+
+
+def norms(local: Local) -> int:
+    """Return inputs of both norms and what they give, of the stream's width; dropout masks."""
+    given = 0 if _again(local, "layernorm") else 2
+    masks = 2 * local.hidden // local.sp if local.dropout else 0
+    return local.streamed((2 + given) * local.hidden) + masks
+
+
+def attention(local: Local) -> int:
+    """Return inputs and output of attention's core, and its log-sum-exp.
+
+    Grouped: the fused projection (values are a view of it), rotated queries and keys, the output;
+    with norms of queries and keys also their copy and what they give; with a gate also the gate
+    behind its sigmoid and the gated output.
+    """
+    if local.latent_attention is not None:
+        return _latent(local)
+    queries, keys = local.query_width, local.kv_width
+    elements = queries + 2 * keys + queries
+    elements += queries + keys if local.rotary else 0
+    elements += 2 * queries if local.qk_norm else 0
+    elements += 3 * queries if local.gated_attention else 0
+    return elements * local.itemsize + FP32 * local.num_heads
+
+
+def _latent(local: Local) -> int:
+    """Return latents around their norms, projected and joined queries and keys, values, output."""
+    sizes = local.latent_attention
+    assert sizes is not None  # the caller looked
+    head = sizes.nope_dim + sizes.rope_dim
+    down = 2 * sizes.query_rank + 2 * sizes.kv_rank + sizes.rope_dim
+    up = local.num_heads * (head + sizes.nope_dim + sizes.value_dim)
+    joined = local.num_heads * (2 * head + sizes.value_dim)
+    out = local.num_heads * sizes.value_dim
+    inner = 0 if _again(local, "mla_up_proj") else up + joined
+    return (down + inner + out) * local.itemsize + FP32 * local.num_heads
+
+
+def scores(local: Local) -> int:
+    """Return what unfused attention keeps where it is not recomputed: `whole_scores`."""
+    if local.attention != "unfused" or _again(local, "core_attn"):
+        return 0
+    return whole_scores(local)
+
+
+def whole_scores(local: Local) -> int:
+    """Return probabilities of a query for every position of its sequence, of each head.
+
+    With dropout also what it leaves of them, and its mask.
+    """
+    one = local.num_heads * local.sequence
+    return one * local.itemsize + (one * (local.itemsize + 1) if local.dropout else 0)
+
+
+def dense(local: Local) -> int:
+    """Return output of FC1 and input of FC2."""
+    if _again(local, "mlp"):
+        return 0
+    return (_ins(local) + 1) * local.dense_hidden * local.itemsize
+
+
+def router(local: Local) -> int:
+    """Return logits and scores fp32, the map, the chosen experts, and the row-id map."""
+    if _again(local, "moe"):
+        return 0
+    width = (2 * FP32 + 1) * local.num_experts + 12 * local.top_k
+    return -(-(width + FP32 * (2 * local.num_experts + 1)) // local.sp)
+
+
+def shared(local: Local) -> int:
+    """Return shared expert: output of FC1, input of FC2, and what its gate multiplies."""
+    if _again(local, "moe") or _again(local, "shared_experts") or not local.shared_hidden:
+        return 0
+    gate = local.streamed(local.hidden) if local.shared_gate else 0
+    return (_ins(local) + 1) * local.shared_hidden * local.itemsize + gate
+
+
+def routed(local: Local) -> int:
+    """Return routed rows: the experts' input, output of FC1, input of FC2, and their probability.
+
+    A plain activation is kept beside its weighted form; a gated one is weighted in one operator.
+    """
+    if _again(local, "moe"):
+        return 0
+    inner = 1 if local.gated_mlp else 2
+    inner = 0 if _again(local, "moe_act") else inner
+    elements = local.hidden + (_ins(local) + inner) * local.expert_hidden
+    return local.routed(elements * local.itemsize + FP32)
+
+
+def _ins(local: Local) -> int:
+    return 2 if local.gated_mlp else 1
+
+
+def unrecomputed(local: Local) -> Local:
+    """Return the rank as if nothing were recomputed, to price what a module makes again."""
+    return replace(local, recompute="none")

@@ -1,0 +1,113 @@
+"""Kept: what layers save for backward, over all microbatches in flight of a pipeline.
+
+Layers that are checkpoints keep their input alone.
+"""
+
+from planner import layer_bytes
+from planner.local import Local
+from planner.size import Size
+from planner.term import term
+
+SOURCE = "derivation: tensors that Megatron-core's layers save (planner/layer_bytes.py)"
+
+
+@term(
+    "kept.checkpoints",
+    what="inputs of the checkpoints of every microbatch in flight",
+    when=lambda local: local.kept.checkpoints > 0,
+    source="derivation: one stream of each checkpoint",
+)
+def checkpoints(local: Local) -> Size:
+    """(tokens, hidden) a checkpoint and microbatch in flight, in the activation dtype."""
+    return Size(tokens=local.kept.checkpoints * local.streamed(local.hidden))
+
+
+@term(
+    "kept.norms",
+    what="the stream as norms take and give it, of kept layers",
+    when=lambda local: local.kept.layers > 0,
+    source=SOURCE,
+)
+def norms(local: Local) -> Size:
+    """(tokens, hidden) four times a kept layer, in the activation dtype; dropout masks."""
+    return Size(tokens=local.kept.layers * layer_bytes.norms(local))
+
+
+@term(
+    "kept.attention",
+    what="projections, rotated queries and keys and output of attention, of kept layers",
+    when=lambda local: local.kept.attention > 0,
+    source=SOURCE,
+)
+def attention(local: Local) -> Size:
+    """(tokens, 3 query widths + 3 key widths and more) a kept layer, in the activation dtype."""
+    return Size(tokens=local.kept.attention * layer_bytes.attention(local))
+
+
+@term(
+    "kept.scores",
+    what="attention probabilities of kept layers, where attention is unfused",
+    when=lambda local: local.kept.attention > 0 and local.attention == "unfused",
+    source="Reducing Activation Recomputation (arXiv 2205.05198): 2 a s^2 b, 5 with dropout",
+)
+def scores(local: Local) -> Size:
+    """(tokens, heads, sequence) a kept layer, in the activation dtype."""
+    return Size(tokens=local.kept.attention * layer_bytes.scores(local))
+
+
+@term(
+    "kept.dense",
+    what="dense feed-forward parts of kept layers",
+    when=lambda local: local.kept.dense > 0,
+    source=SOURCE,
+)
+def dense(local: Local) -> Size:
+    """(tokens, 3 x dense hidden; 2 x where not gated) a kept layer, in the activation dtype."""
+    return Size(tokens=local.kept.dense * layer_bytes.dense(local))
+
+
+@term(
+    "kept.router",
+    what="router scores, routing map and row-id map of kept layers",
+    when=lambda local: local.kept.moe > 0,
+    source=SOURCE,
+)
+def router(local: Local) -> Size:
+    """(tokens, experts) of 17 B, and 12 B a chosen one, a kept layer."""
+    return Size(tokens=local.kept.moe * layer_bytes.router(local))
+
+
+@term(
+    "kept.shared",
+    what="shared experts of kept layers",
+    when=lambda local: local.kept.moe > 0 and local.shared_hidden > 0,
+    source=SOURCE,
+)
+def shared(local: Local) -> Size:
+    """(tokens, 3 x shared hidden) a kept layer, in the activation dtype."""
+    return Size(tokens=local.kept.moe * layer_bytes.shared(local))
+
+
+@term(
+    "kept.routed",
+    what="routed rows of kept layers: input, FC1 output, FC2 input, probability",
+    when=lambda local: local.kept.moe > 0,
+    source=SOURCE,
+)
+def routed(local: Local) -> Size:
+    """(routed rows, hidden + 3 x expert hidden) a kept layer, in the activation dtype."""
+    return Size(rows=local.kept.moe * layer_bytes.routed(local))
+
+
+@term(
+    "kept.mixer",
+    what="Gated DeltaNet mixers of kept layers",
+    when=lambda local: local.kept.linear > 0,
+    source="published planner (domain A.6): (4 hk dk + 8 hv dv) elements a token over tp",
+)
+def mixer(local: Local) -> Size:
+    """(tokens, 4 key widths + 8 value widths) a kept layer, in the activation dtype."""
+    sizes = local.linear_attention
+    assert sizes is not None  # `when` looked
+    keys, values = sizes.key_heads * sizes.key_dim, sizes.value_heads * sizes.value_dim
+    return Size(tokens=local.kept.linear * -(-(4 * keys + 8 * values) * local.itemsize // local.tp))
