@@ -80,6 +80,10 @@ class HybridEPBuffer:
             return
         self.capacity = max(self.capacity, capacity_for(tokens, self.ranks))
         self._itemsize = max(self._itemsize, itemsize)
+        self._allocate()
+
+    def _allocate(self) -> None:
+        """Make the buffers for `capacity`, once the old ones are released."""
         rows, experts = self.capacity * self.ranks, self.local_experts * self.ranks
         self._token = self._prob = self._scaling_factor = self._routing_map = None
         with outside_pytorch():
@@ -129,6 +133,18 @@ class HybridEPBuffer:
             handle = self._prepare(routing_map, hidden.element_size())
         out = hidden.new_empty(handle.rows, self.hidden)
         out_probs = None if probs is None else probs.new_empty(handle.rows)
+        self._deliver(out, out_probs, hidden, probs, handle)
+        return out, out_probs, None, handle.tokens_per_expert, handle
+
+    def _deliver(
+        self,
+        out: Tensor,
+        out_probs: Tensor | None,
+        hidden: Tensor,
+        probs: Tensor | None,
+        handle: Handle,
+    ) -> None:
+        """Fill rows and their probabilities with what the ranks send each other."""
         with outside_pytorch():
             order = handle.send_order()
             dense, expert, row = handle.pairs()
@@ -141,7 +157,6 @@ class HybridEPBuffer:
                 target = torch.arange(self.ranks).repeat_interleave(torch.tensor(handle.sent))
                 self._exchange(received, blocks[order, target], handle.received, handle.sent)
                 out_probs[row] = received[dense, expert]
-        return out, out_probs, None, handle.tokens_per_expert, handle
 
     def combine_with_unpermute(
         self,
@@ -162,6 +177,18 @@ class HybridEPBuffer:
         out = hidden.new_empty(handle.tokens, self.hidden)
         experts = self.ranks * self.local_experts
         out_probs = None if probs is None else probs.new_empty(handle.tokens, experts)
+        self._give_back(out, out_probs, hidden, probs, handle)
+        return out, out_probs
+
+    def _give_back(
+        self,
+        out: Tensor,
+        out_probs: Tensor | None,
+        hidden: Tensor,
+        probs: Tensor | None,
+        handle: Handle,
+    ) -> None:
+        """Fill tokens and their probabilities with the sums that come back."""
         with outside_pytorch():
             order = handle.send_order()
             dense, expert, row = handle.pairs()
@@ -180,7 +207,6 @@ class HybridEPBuffer:
                 target = torch.arange(self.ranks).repeat_interleave(torch.tensor(handle.sent))
                 blocks = out_probs.zero_().view(handle.tokens, self.ranks, self.local_experts)
                 blocks[order, target] = returned
-        return out, out_probs
 
     def _prepare(self, routing_map: Tensor, itemsize: int) -> Handle:
         """Gather the routing maps of the group, grow the buffers, and lay out where rows go."""

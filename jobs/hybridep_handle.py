@@ -61,6 +61,33 @@ class Handle:
         return dense, expert, dense_to_expert[dense, expert].long()
 
 
+def empty_handle(
+    like: Tensor,
+    *,
+    most: int,
+    ranks: int,
+    local_experts: int,
+    tokens: int,
+    rows: int,
+    sent: list[int],
+    received: list[int],
+) -> Handle:
+    """Allocate a handle's tensors, unset; ``most`` is the largest token count of the group."""
+    new, slots = like.new_empty, most * ranks
+    return Handle(
+        sparse_to_dense=new(most, ranks, dtype=torch.int32),
+        rdma_to_attention=new(align_up(most, 16), dtype=torch.bool),
+        local_expert_map=new(slots, local_experts, dtype=torch.bool),
+        chunk_layout=new(ceil_div(most, CHUNK), ranks, dtype=torch.int32),
+        dense_to_expert=new(slots, local_experts, dtype=torch.int32),
+        tokens_per_expert=new(local_experts, dtype=torch.int64),
+        tokens=tokens,
+        rows=rows,
+        sent=sent,
+        received=received,
+    )
+
+
 def lay_out(routing: Tensor, rank: int, tokens: int) -> Handle:
     """Lay out the rows of a dispatch.
 
@@ -79,14 +106,11 @@ def lay_out(routing: Tensor, rank: int, tokens: int) -> Handle:
         here = here[here.any(1)]  # (dense rows, local experts)
         per_expert = here.sum(0)
         rows = int(per_expert.sum())
-    new, slots = routing.new_empty, most * ranks
-    handle = Handle(
-        sparse_to_dense=new(most, ranks, dtype=torch.int32),
-        rdma_to_attention=new(align_up(most, 16), dtype=torch.bool),
-        local_expert_map=new(slots, local_experts, dtype=torch.bool),
-        chunk_layout=new(ceil_div(most, CHUNK), ranks, dtype=torch.int32),
-        dense_to_expert=new(slots, local_experts, dtype=torch.int32),
-        tokens_per_expert=new(local_experts, dtype=torch.int64),
+    handle = empty_handle(
+        routing,
+        most=most,
+        ranks=ranks,
+        local_experts=local_experts,
         tokens=tokens,
         rows=rows,
         sent=traffic[rank].tolist(),
