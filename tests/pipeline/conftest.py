@@ -28,7 +28,11 @@ def command(tmp_path: Path) -> Command:
     """Run ``python -m pipeline`` on stub ranks; results in ``tmp_path/out``, W&B off."""
 
     def run(*overrides: str, entry: str = "ok") -> subprocess.CompletedProcess[str]:
-        fixed = [f"out={tmp_path / 'out'}", f"launcher.entry=stub_rank:{entry}"]
+        fixed = [
+            f"out={tmp_path / 'out'}",
+            f"launcher.entry=stub_rank:{entry}",
+            "weights.routing=balanced",  # stub ranks route nothing that could be measured
+        ]
         given = {override.partition("=")[0] for override in overrides}
         defaults = [o for o in [*fixed, "tracker=disabled"] if o.partition("=")[0] not in given]
         environment = os.environ | {"PYTHONPATH": f"{STUBS}:{ROOT}"}

@@ -74,7 +74,10 @@ def test_a_refused_cell_is_named_and_gives_exit_code_0(command: Command) -> None
         (("topology=ep1_cp1", "topology.dp=3", "topology.ep=3"), "ep can be 1, 2, 4, 8, 16"),
         (("topology=ep4_cp1", "launcher.max_ranks=2"), "set launcher.max_ranks=4"),
         (("coefficients=nosuch",), "no coefficient table 'nosuch'"),
-        (("weights=pretrained", "weights.path=/nowhere"), "/nowhere holds no whole checkpoint"),
+        (
+            ("weights=pretrained", "weights.path=/nowhere"),
+            "weights.path = /nowhere is not whole; it needs config.json",
+        ),
         (("tracker=online",), "run `wandb login`, set WANDB_API_KEY, or use tracker=offline"),
         (("out=/dev/null/x",), "cannot write results to out = /dev/null/x: Not a directory"),
         (
