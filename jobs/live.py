@@ -24,6 +24,7 @@ from jobs.spec import CellSpec
 from jobs.workload import LocalBatch, local_batch
 from planner.admission import Decision, MemorySample, Refuse, Split
 from planner.batch import Batch
+from planner.plan_report import PlanReport
 from planner.price import Price
 from planner.pricer import Pricer
 from planner.profile import Profile
@@ -84,6 +85,8 @@ class LiveLoop:
         )
         prices = [child.prices[self.rank] for child in decision.children]
         planned = plan_of(decision, prices, held_over, self.rank)
+        if self.rank == 0:  # all ranks decide alike, so that one report holds for all
+            planned.decision["report"] = self._report(decision).to_dict()
         if isinstance(decision, Refuse):
             return self.record.of(
                 index,
@@ -101,6 +104,11 @@ class LiveLoop:
                 observed.retained_bytes,
             )
         return self.record.of(index, "ok", planned=planned, observed=observed, loss=loss)
+
+    def _report(self, decision: Decision) -> PlanReport:
+        """Return the decision with its inputs, for `peakcast replay`."""
+        allow = self.spec.meter.allow_unpriced
+        return PlanReport.of(self.pricer, self.batch, decision, allow_unpriced=allow)
 
     def _sample(self) -> MemorySample:
         """Sample this rank's memory and exchange it with all others."""

@@ -68,6 +68,8 @@ def _figures(plan: Plan) -> str:
         ("growth of buffers outside", price.growth_bound_bytes),
         ("retained after forward", price.retained_bound_bytes),
         ("to admit", price.demand_bytes),
+        *((line.term, line.bytes) for line in plan.static.lines),
+        *(() if plan.device_bytes is None else (("device", plan.device_bytes),)),
     )
     cells = (f"<tr><td>{n}<td class=n>{v:,}<td class=n>{gib(v)}" for n, v in rows)
     return f"<table>{''.join(cells)}</table>"

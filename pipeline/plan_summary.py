@@ -1,6 +1,7 @@
 """A plan as JSON values: what a batch needs, rank by rank and term by term, and whether it fits."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from planner.admission import Admit, Decision, Refuse, Split
@@ -9,21 +10,26 @@ from planner.plain import to_plain
 from planner.price import Price
 from planner.pricer import Pricer
 from planner.state import LiveState
+from planner.static import Static
 from planner.topology import Topology
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """One batch under one pricer, decided on.
 
     Parameters
     ----------
+    device_bytes
+        Memory of a device; ``None``: no limit.
     decision
-        As admission took it, unpriced parts allowed: they are listed beside it.
+        As admission took it with what static bytes leave of the device, unpriced parts allowed:
+        they are listed beside it.
     """
 
     pricer: Pricer
     batch: Batch
+    device_bytes: int | None
     decision: Decision
 
     @property
@@ -31,15 +37,26 @@ class Plan:
         """What the processes hold already."""
         return LiveState(self.decision.sample.held_tokens)
 
-    @property
+    @cached_property
     def prices(self) -> tuple[Price, ...]:
         """Every rank's price of the whole batch."""
         return self.pricer.price_ranks(self.batch, self.state)
 
-    @property
+    @cached_property
     def worst(self) -> Price:
-        """The price of the rank that needs most."""
-        return self.pricer.price(self.batch, self.state)
+        """The price of the rank that needs most, static bytes and demand together."""
+        topology = self.pricer.topology
+        size = topology.world // topology.pp
+        static = [self.pricer.static(pp * size).resident_bytes for pp in range(topology.pp)]
+        return max(
+            self.prices,
+            key=lambda price: (price.demand_bytes + static[price.rank // size], -price.rank),
+        )
+
+    @cached_property
+    def static(self) -> Static:
+        """What that rank holds whatever the batch."""
+        return self.pricer.static(self.worst.rank)
 
     @property
     def fits(self) -> bool:
@@ -80,6 +97,9 @@ def summary(plan: Plan) -> dict[str, Any]:
         "growth_bytes": price.growth_bytes,
         "outside_bytes": held + price.growth_bytes,
         "demand_bytes": price.demand_bytes,
+        "static_bytes": plan.static.resident_bytes,
+        "static": [{"name": line.term, "bytes": line.bytes} for line in plan.static.lines],
+        "device_bytes": plan.device_bytes,
         "room_bytes": decision.sample.room_bytes[price.rank],
         "fits": plan.fits,
         "verdict": type(decision).__name__.lower(),

@@ -48,8 +48,12 @@ def _figures(plan: Plan) -> Table:
         ("to admit", price.demand_bytes, "the larger of forward and backward"),
     ):
         table.add_row(name, size(value), what)
-    if room is not None:
-        table.add_row("room", size(room), "on every rank")
+    static = plan.static
+    what = ", ".join(f"{line.term} {gib(line.bytes)}" for line in static.lines)
+    table.add_row("static", size(static.resident_bytes), what)
+    if room is not None and plan.device_bytes is not None:
+        table.add_row("device", size(plan.device_bytes), "of every rank")
+        table.add_row("room", size(room), "what static bytes (and a held buffer) leave of it")
     return table
 
 

@@ -67,6 +67,7 @@ def run(
     """Price a batch on a topology: what every rank needs, and whether it fits."""
     try:
         topology = Topology(pp=pp, dp=dp, cp=cp, tp=tp, ep=ep, etp=etp)
+        capacity = named_device(device) if device is not None else None
         pricer = compile_pricer(
             with_layers(named_model(model), layers),
             topology,
@@ -75,12 +76,12 @@ def run(
                 lora_rank=lora_rank,
                 dispatcher=dispatcher,
                 head_chunk=head_chunk,
+                device="cpu" if capacity is None else "cuda",
             ),
             coefficients=coefficients,
         )
         batch = _batch(topology, tokens, rank_tokens, requests)
-        room = named_device(device) if device is not None else None
-        plan = _decide(pricer, batch, room, held_tokens)
+        plan = _decide(pricer, batch, capacity, held_tokens)
         for path, text in _files(plan, html, report):
             path.write_text(text, encoding="utf-8")
     except (PlannerError, OSError) as error:
@@ -93,9 +94,15 @@ def run(
     raise typer.Exit(FITS if plan.fits else DOES_NOT_FIT)
 
 
-def _decide(pricer: Pricer, batch: Batch, room: int | None, held_tokens: int) -> Plan:
-    sample = MemorySample.alike(pricer.topology.world, room, held_tokens)
-    return Plan(pricer, batch, pricer.admit(batch, sample, allow_unpriced=True))
+def _decide(pricer: Pricer, batch: Batch, device: int | None, held_tokens: int) -> Plan:
+    """Decide with what a device has beside weights, gradients, optimizer and the held buffer."""
+    held = pricer.buffer_bytes(held_tokens)
+    rooms = [
+        None if device is None else max(0, device - pricer.static(rank).resident_bytes - held)
+        for rank in range(pricer.topology.world)
+    ]
+    sample = MemorySample(room_bytes=tuple(rooms), held_tokens=held_tokens)
+    return Plan(pricer, batch, device, pricer.admit(batch, sample, allow_unpriced=True))
 
 
 def _files(plan: Plan, html: Path | None, report: Path | None) -> list[tuple[Path, str]]:
