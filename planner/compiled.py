@@ -111,13 +111,16 @@ class TermCompiler:
                 weights = tuple([(index, copies * unit) for index, unit in units])
                 live.setdefault(moment, []).append(LiveTerm(term, copies, weights))
         stages = tuple([_stage(moment, live[moment]) for moment in Moment if moment in live])
+        if not stages:  # nothing of this step is in the table, and every part is said unpriced
+            stages = (Stage(Moment.FORWARD_FLOOR, (), (), ()),)
         return Compiled(stages, tuple(unpriced), local.layers)
 
     def _choose(self, local: Local) -> Here:
         """Choose the entry of every term that holds under a rank's facts."""
         notes = [note for note, when in self.table.notes if when.mismatch(local) is None]
-        if local.dispatcher == "deepep":
-            notes.append(Unpriced("buffers.deepep", "no formula of DeepEP's own buffers yet"))
+        if local.dispatcher == "deepep" and not local.on_device:
+            why = "DeepEP's buffers lie on a CUDA device; set Step.device to cuda to count them"
+            notes.append(Unpriced("buffers.deepep", why))
         chosen = tuple((term, self._copies_here(term, local)) for term in TERMS)
         return chosen, tuple(notes)
 

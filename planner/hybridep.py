@@ -6,14 +6,14 @@ combine token (16 bit; dispatch aliases it), an fp32 probability and a routing-m
 column, and an fp32 scaling factor per 128 channels, with or without FP8.
 
 Known limitations: chunk flags (2·ceil(M/64)·ranks·4 B) and the preprocessing scratch
-(8·108·(ranks + local experts) B) are left out, some 0.008 % of a full-size buffer; buffers over
-several NVLink domains are not priced.
+(8·108·(ranks + local experts) B) are left out, some 0.008 % of a full-size buffer.
 """
 
 import math
 from dataclasses import dataclass
 
 from planner.errors import require_choice
+from planner.internode import internode_bytes
 from planner.units import Bytes, Tokens, align_up, ceil_div
 
 RESERVES = ("near-balanced", "call")
@@ -70,14 +70,19 @@ def near_balanced_tokens(longest: int, cp: int, busiest: int) -> Tokens:
 
 
 def buffer_bytes(
-    tokens: int, *, ranks: int, hidden: int, num_experts: int, itemsize: int = 2
+    tokens: int, *, ranks: int, hidden: int, num_experts: int, itemsize: int = 2, domains: int = 1
 ) -> Bytes:
     """Bytes that a rank's buffer holds for ``tokens`` padded tokens on each of ``ranks`` ranks.
 
-    ``num_experts`` counts the group's expert columns, all experts of a layer.
+    ``num_experts`` counts the group's expert columns, all experts of a layer; over several NVLink
+    domains probabilities have the columns of one, and buffers between domains are added.
     """
-    row = itemsize * hidden + (4 + 1) * num_experts + 4 * (hidden // SCALE_BLOCK)
-    return Bytes(tokens * ranks * row)
+    columns = 4 * num_experts // domains + num_experts
+    row = itemsize * hidden + columns + 4 * (hidden // SCALE_BLOCK)
+    between = internode_bytes(
+        tokens, domains=domains, hidden=hidden, num_experts=num_experts, itemsize=itemsize
+    )
+    return Bytes(tokens * ranks * row + between)
 
 
 def growth_bytes(needed: int, held: int, policy: BufferPolicy) -> Bytes:

@@ -25,7 +25,7 @@ def norms(local: Local) -> int:
 
 
 def attention(local: Local) -> int:
-    """Return inputs and output of attention's core, and its log-sum-exp.
+    """Return inputs and output of attention's core, and what flash attention keeps of scores.
 
     Grouped: the fused projection (values are a view of it), rotated queries and keys, the output;
     with norms of queries and keys also their copy and what they give; with a gate also the gate
@@ -38,7 +38,7 @@ def attention(local: Local) -> int:
     elements += queries + keys if local.rotary else 0
     elements += 2 * queries if local.qk_norm else 0
     elements += 3 * queries if local.gated_attention else 0
-    return elements * local.itemsize + FP32 * local.num_heads
+    return elements * local.itemsize + _statistics(local)
 
 
 def _latent(local: Local) -> int:
@@ -51,7 +51,12 @@ def _latent(local: Local) -> int:
     joined = local.num_heads * (2 * head + sizes.value_dim)
     out = local.num_heads * sizes.value_dim
     inner = 0 if _again(local, "mla_up_proj") else up + joined
-    return (down + inner + out) * local.itemsize + FP32 * local.num_heads
+    return (down + inner + out) * local.itemsize + _statistics(local)
+
+
+def _statistics(local: Local) -> int:
+    """Return the log-sum-exp of each query, which flash attention keeps in place of scores."""
+    return FP32 * local.num_heads if local.attention == "flash" else 0
 
 
 def scores(local: Local) -> int:

@@ -7,6 +7,7 @@ from planner.coefficients import Coefficients
 from planner.compiled import Compiled, whole
 from planner.figures import Figures, Growth
 from planner.hybridep import buffer_bytes, growth_bytes, near_balanced_tokens, padded_tokens
+from planner.internode import require_tokens
 from planner.local import Local
 from planner.routing import Allowance, allowed_per_token, bound_rows, expected_rows
 from planner.topology import Topology
@@ -158,6 +159,7 @@ class Loader:
         if policy.reserve == "near-balanced":
             busiest = near_balanced_tokens(layout.longest, self.local.cp, layout.busiest)
         needed = padded_tokens(busiest, self.local.group_ranks)
+        require_tokens(needed, self.local.domains)
         slot = self._slot_bytes
         growth = growth_bytes(needed * slot, held * slot, policy)
         bound = whole(growth * self.table.growth_margin_milli)
@@ -171,6 +173,7 @@ class Loader:
             hidden=self.local.hidden,
             num_experts=self.local.num_experts,
             itemsize=self.local.itemsize,
+            domains=self.local.domains,
         )
 
 

@@ -70,6 +70,10 @@ class Local:
     recompute_modules: tuple[str, ...]
     capacity_factor: float | None
     trained: bool
+    fused_activation: bool
+    whole_kv_width: int
+    domains: int
+    on_device: bool
 
     @property
     def whole_head(self) -> bool:
@@ -147,6 +151,10 @@ def localize(model: Model, topology: Topology, step: Step, pp_rank: int = 0) -> 
         recompute_modules=step.recompute_modules,
         capacity_factor=step.capacity_factor,
         trained=step.lora_rank == 0,
+        fused_activation=step.fused_activation,
+        whole_kv_width=model.num_kv_heads * model.head_dim,
+        domains=ceil_div(topology.ep * topology.etp, step.nvlink_ranks),
+        on_device=step.device == "cuda",
     )
 
 

@@ -70,8 +70,9 @@ def in_flight(topology: Topology, rank: int, microbatches: int) -> tuple[int, ..
         return (min(pp - rank, microbatches),)
     forwards = min(2 * (pp - rank - 1) + (vpp - 1) * pp + 1, microbatches * vpp)
     flying = [0] * vpp
-    for place in range(forwards):
-        flying[place % (pp * vpp) // pp] += 1
+    for place in range(forwards):  # groups of pp microbatches pass one virtual stage at a time
+        group, within = divmod(place, pp * vpp)
+        flying[within // min(pp, microbatches - group * pp)] += 1
     return tuple(flying)
 
 

@@ -55,8 +55,12 @@ class Step:
         Whether gradients of trained weights are kept in fp32.
     vocab_multiple
         What the vocabulary is padded to a multiple of, for each tensor-parallel rank.
+    fused_activation
+        Whether the gated activation is one operator, which keeps its input alone.
     capacity_factor
         Where every expert's input is padded to a capacity: its factor on an even share.
+    nvlink_ranks
+        Ranks of one NVLink domain: a larger expert group has buffers between domains.
     device
         ``cuda`` or ``cpu``: whether bytes outside PyTorch are counted.
     """
@@ -78,7 +82,9 @@ class Step:
     distributed_optimizer: bool = True
     gradient_fp32: bool = True
     vocab_multiple: int = 1
+    fused_activation: bool = True
     capacity_factor: float | None = None
+    nvlink_ranks: int = 8
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -92,7 +98,7 @@ class Step:
         require_choice("Step", "head", self.head, HEADS)
         require_choice("Step", "attention", self.attention, ATTENTION)
         require_choice("Step", "device", self.device, DEVICES)
-        for name in ("recompute_layers", "microbatches", "vocab_multiple"):
+        for name in ("recompute_layers", "microbatches", "vocab_multiple", "nvlink_ranks"):
             require_int("Step", name, getattr(self, name))
         require_int("Step", "sequence", self.sequence, least=0)
         self._require_modules()

@@ -9,6 +9,7 @@ from planner.terms import (
     head,
     kept,
     layer,
+    published,
     residual,
     router,
     shared,
@@ -70,4 +71,10 @@ TERMS: tuple[Term, ...] = (
     layer.feed_forward,
     layer.scores,
     layer.gathered_tokens,
+    published.attention,
+    published.mixer,
+    published.states,
+    published.dense,
+    published.moe,
+    published.cold,
 )
