@@ -23,7 +23,7 @@ from jobs.record import Observed, Planned, RankRecord
 from jobs.spec import CellSpec
 from jobs.workload import LocalBatch, local_batch
 from planner.admission import Decision, MemorySample, Refuse, Split
-from planner.batch import Batch
+from planner.batch import Layout
 from planner.plan_report import PlanReport
 from planner.price import Price
 from planner.pricer import Pricer
@@ -73,7 +73,7 @@ class LiveLoop:
         self.pricer = pricer
         self.ledger = ledger
         self.record = record
-        self.batch = Batch(requests=spec.workload.requests)
+        self.batch = spec.workload.batch()
         self.profile = Profile()
         self.left_over = 0  # what the planner says the call before has left
 
@@ -118,7 +118,7 @@ class LiveLoop:
         if self.spec.meter.budget_gib is not None:
             room = int(self.spec.meter.budget_gib * GIB) - held_over - outside.nbytes
         released = min(held_over, self.left_over)
-        rows = exchange(
+        rows = self._exchange(
             [
                 room,
                 outside.tokens,
@@ -134,20 +134,15 @@ class LiveLoop:
             profiles=tuple(Profile.from_ints(row[4:]) for row in rows),
         )
 
-    def _run(self, index: int, decision: Decision) -> tuple[float, Observed | None]:
+    def _run(self, index: int, decision: Decision) -> tuple[float | None, Observed | None]:
         """Run the children of a decision, forward and backward each, and observe the call."""
         before = Outside.now()
-        replica = self.spec.topology.dp_rank(self.rank)
-        children = [
-            local_batch(self.spec, self.rank, index, child.layout.replicas[replica])
-            for child in decision.children
-        ]
+        children = [self._batch(index, child.layout) for child in decision.children]
         self._register(children)
         started = time.perf_counter()
-        loss = 0.0
         with self.ledger.call() if self.ledger else nullcontext() as call:
-            for batch in children:
-                loss += self._forward_backward(batch, call)
+            losses = [self._forward_backward(batch, call) for batch in children]
+        loss = None if None in losses else sum(losses)
         seconds = time.perf_counter() - started
         self.model.zero_grad(set_to_none=True)
         if call is None:
@@ -165,12 +160,26 @@ class LiveLoop:
             for name in ("tokens", "targets", "positions"):
                 self.ledger.register(f"batch.{name}", getattr(batch, name))
 
-    def _forward_backward(self, batch: LocalBatch, call: Call | None) -> float:
+    def _forward_backward(self, batch: LocalBatch, call: Call | None) -> float | None:
+        """Run one child of a call; return its loss, where tensors have values."""
         loss = self.model(batch)
         if call is not None:
             call.forward_done()
         loss.backward()
-        return float(loss.detach())
+        return self._value(loss.detach())
+
+    def _batch(self, index: int, layout: Layout) -> LocalBatch:
+        """Return this rank's part of one child of call ``index``."""
+        replica = self.spec.topology.dp_rank(self.rank)
+        return local_batch(self.spec, self.rank, index, layout.replicas[replica])
+
+    def _exchange(self, figures: Sequence[int]) -> list[list[int]]:
+        """Return every rank's figures, in rank order."""
+        return exchange(figures)
+
+    def _value(self, loss: torch.Tensor) -> float | None:
+        """Return the loss as a number."""
+        return float(loss)
 
 
 class RecordBase:

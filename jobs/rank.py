@@ -15,12 +15,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from jobs.checkpoint import read_routing
 from jobs.record import RankRecord, record_path, write_records
+from jobs.routing_file import routing_of
 from jobs.spec import CellSpec
 from planner.errors import ConfigError
 from planner.pricer import Pricer, compile_pricer
-from planner.routing import Routing
 
 THREADS = 1
 """Torch threads of a rank: ranks share the machine's cores, and reductions stay in one order."""
@@ -48,14 +47,17 @@ def main(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
 
 
 def _place(spec: CellSpec) -> tuple[int, int]:
-    """Read rank and world size from torchrun's variables, and check them against the cell."""
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if world != spec.topology.world:
+    """Read this process's place from torchrun's variables; return its rank and the world's size.
+
+    The n-th process is the n-th of the cell's ranks, of which a fake cell may run a few only.
+    """
+    place, started = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if started != len(spec.ranks):
         raise ConfigError(
-            f"this cell ({spec.label}) has {spec.topology.world} ranks, {world} were started; run "
-            f"torchrun --nproc-per-node={spec.topology.world} -m jobs.rank SPEC OUT"
+            f"this cell ({spec.label}) runs {len(spec.ranks)} ranks, {started} were started; run "
+            f"torchrun --nproc-per-node={len(spec.ranks)} -m jobs.rank SPEC OUT"
         )
-    return rank, world
+    return spec.ranks[place], spec.topology.world
 
 
 def _run(
@@ -73,7 +75,8 @@ def _run(
     call = 0
     try:
         pricer = pricer_of(spec)  # before the ranks meet: bad input is one clear error
-        with _Ranks(spec, rank, world, rendezvous) as ranks:
+        kind = _FakeRank if spec.backend == "fake" else _Ranks
+        with kind(spec, rank, world, rendezvous) as ranks:
             loop = ranks.loop(pricer, base)
             for call in range(spec.calls.warmup + spec.calls.measured):
                 record = loop.call(call)
@@ -87,12 +90,13 @@ def _run(
 
 
 def pricer_of(spec: CellSpec) -> Pricer:
-    """Compile the cell's pricer; routing shares are read beside the weights when measured."""
-    routing = Routing.balanced()
-    if spec.weights.routing == "measured" and spec.weights.path:
-        routing = Routing.measured(read_routing(Path(spec.weights.path)))
+    """Compile the cell's pricer with what is known of its routing."""
     return compile_pricer(
-        spec.model, spec.topology, spec.step, coefficients=spec.coefficients, routing=routing
+        spec.model,
+        spec.topology,
+        spec.step,
+        coefficients=spec.coefficients,
+        routing=routing_of(spec),
     )
 
 
@@ -131,6 +135,37 @@ class _Ranks:
         if ledger is not None:
             ledger.attach(model)
         return LiveLoop(self.spec, self.rank, model, pricer, ledger, base)
+
+
+class _FakeRank(_Ranks):
+    """One process that acts as a rank, on fake tensors, for as long as it runs."""
+
+    def __enter__(self) -> "_FakeRank":
+        import torch
+
+        from jobs.backend import fake
+
+        torch.set_num_threads(THREADS)
+        self.mode = fake.start(self.rank, self.spec.topology)
+        self.mode.__enter__()
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        from jobs.backend import fake
+
+        self.mode.__exit__(None, None, None)
+        fake.stop()
+
+    def loop(self, pricer: Pricer, base: Any) -> Any:
+        """Build the model, its weights without values, and put it under the ledger."""
+        from jobs.fake_live import FakeLoop
+        from jobs.meter.ledger import Ledger
+        from jobs.model.build import build_model
+
+        model = build_model(self.spec)
+        ledger = Ledger()
+        ledger.attach(model)
+        return FakeLoop(self.spec, self.rank, model, pricer, ledger, base)
 
 
 def environment() -> dict[str, Any]:

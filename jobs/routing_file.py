@@ -9,9 +9,11 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from jobs.checkpoint import ROUTING
+from jobs.checkpoint import ROUTING, read_routing
+from jobs.spec import CellSpec
 from jobs.text import corpus_hash
 from planner.model import Model
+from planner.routing import Routing
 
 VERSION = 1
 """Raised when `jobs.census` would measure something else from the same arguments."""
@@ -37,3 +39,15 @@ def is_measured(folder: Path) -> bool:
 def routing_digest(folder: Path) -> str:
     """Return the SHA-256 of the measured routing."""
     return hashlib.sha256((folder / ROUTING).read_bytes()).hexdigest()
+
+
+def routing_of(spec: CellSpec) -> Routing:
+    """Return what is known of a cell's routing: even, measured beside its weights, or skewed."""
+    model, weights = spec.model, spec.weights
+    if weights.routing == "skewed":
+        return Routing.skewed(
+            model.num_experts, model.num_layers, spec.topology.ep, weights.imbalance
+        )
+    if weights.routing == "measured" and weights.path:
+        return Routing.measured(read_routing(Path(weights.path)))
+    return Routing.balanced()

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from planner.batch import Batch
+from planner.batch import Batch, lay_out
 from planner.errors import ConfigError, require_choice, require_int
 from planner.mixers import LatentAttention, LinearAttention
 from planner.model import Model
@@ -20,7 +20,11 @@ from planner.topology import Topology
 T = TypeVar("T")
 
 SCHEMA = 1
-BACKENDS = ("cpu",)
+BACKENDS = ("cpu", "fake")
+"""Real ranks over gloo; or one process for each rank asked for, under fake tensors."""
+
+
+ROUTINGS = ("balanced", "measured", "skewed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,8 +41,10 @@ class Weights:
         Folder of the checkpoint in Hugging Face layout and the hash of its content; the digest is
         part of the key, the path is not.
     routing
-        ``balanced``, or ``measured``: shares of each expert and layer read from
-        ``<path>/routing.json``.
+        ``balanced``; ``measured``: shares of each expert and layer read from
+        ``<path>/routing.json``; or, on the fake backend, ``skewed`` by ``imbalance``.
+    imbalance
+        Where routing is skewed: rows of expert rank 0 over its even share.
     seed
         Seed of random weights and of adapters.
     """
@@ -48,12 +54,18 @@ class Weights:
     path: str | None = None
     digest: str | None = None
     routing: str = "balanced"
+    imbalance: float = 1.0
     seed: int = 913
 
     def __post_init__(self) -> None:
         require_choice("Weights", "kind", self.kind, ("random", "pretrained"))
-        require_choice("Weights", "routing", self.routing, ("balanced", "measured"))
+        require_choice("Weights", "routing", self.routing, ROUTINGS)
         require_int("Weights", "seed", self.seed, least=0)
+        if self.imbalance != 1 and self.routing != "skewed":
+            raise ConfigError(
+                f"Weights.imbalance = {self.imbalance:g} needs routing=skewed; "
+                f"routing is {self.routing}"
+            )
         if self.kind == "pretrained" and not self.path:
             raise ConfigError(
                 "Weights.kind is pretrained but path is empty; give the checkpoint's folder"
@@ -67,16 +79,33 @@ class Weights:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """The requests of each call: lengths in tokens, over the whole world."""
+    """The requests of each call: lengths in tokens, over the whole world.
+
+    Parameters
+    ----------
+    rank_tokens
+        On the fake backend, instead of requests: tokens of each (dp, cp) rank, cp fastest, as a
+        trainer has laid them out; they may be uneven.
+    """
 
     name: str
-    requests: tuple[int, ...]
+    requests: tuple[int, ...] = ()
+    rank_tokens: tuple[int, ...] = ()
     seed: int = 7
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "requests", tuple(self.requests))
+        object.__setattr__(self, "rank_tokens", tuple(self.rank_tokens))
         require_int("Workload", "seed", self.seed, least=0)
-        Batch(requests=self.requests)  # raises for an empty list or a length that is no integer
+        if self.requests and self.rank_tokens:
+            raise ConfigError("Workload takes requests or rank_tokens; got both")
+        self.batch()  # raises for an empty list or a length that is no integer
+
+    def batch(self) -> Batch:
+        """Return the requests of one call as the planner has them."""
+        if self.rank_tokens:
+            return Batch(rank_tokens=self.rank_tokens)
+        return Batch(requests=self.requests)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,13 +141,23 @@ class Meter:
         Room of each rank for what it holds beyond its weights; ``None``: no limit.
     allow_unpriced
         Whether a batch with unpriced parts may be admitted.
+    ranks
+        On the fake backend, the global ranks to act as; by default rank 0 and the one with most
+        tokens.
     """
 
     ledger: bool = True
     budget_gib: float | None = None
     allow_unpriced: bool = False
+    ranks: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.ranks is not None:
+            object.__setattr__(self, "ranks", tuple(sorted(set(self.ranks))))
+            for rank in self.ranks or ():
+                require_int("Meter", "ranks entry", rank, least=0)
+            if not self.ranks:
+                raise ConfigError("Meter.ranks is empty; name ranks, or null for the busiest")
         if self.budget_gib is not None and not (
             isinstance(self.budget_gib, (int, float))
             and not isinstance(self.budget_gib, bool)
@@ -148,11 +187,45 @@ class CellSpec:
 
     def __post_init__(self) -> None:
         require_choice("CellSpec", "backend", self.backend, BACKENDS)
+        self._require_backend()
         if self.schema != SCHEMA:
             raise ConfigError(
                 f"CellSpec.schema is {self.schema}, this version reads {SCHEMA}; "
                 "make the spec again with this version"
             )
+
+    def _require_backend(self) -> None:
+        """Check that only the fake backend is asked for what real ranks cannot do."""
+        if self.backend == "fake":
+            beyond = [rank for rank in self.meter.ranks or () if rank >= self.topology.world]
+            if beyond:
+                raise ConfigError(
+                    f"meter.ranks names rank {beyond[0]}; {self.topology_name} has ranks 0 to "
+                    f"{self.topology.world - 1}"
+                )
+            lay_out(self.workload.batch(), self.topology)  # raises where rank_tokens do not fit
+            return
+        for wanted, what in (
+            (self.weights.routing == "skewed", "weights.routing = skewed"),
+            (bool(self.workload.rank_tokens), "workload.rank_tokens"),
+            (self.meter.ranks is not None, "meter.ranks"),
+        ):
+            if wanted:
+                raise ConfigError(
+                    f"{what} is a plan that real ranks cannot follow; use meter=fake "
+                    f"(backend = {self.backend})"
+                )
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Global ranks that run and leave records, one process each."""
+        if self.backend != "fake":
+            return tuple(range(self.topology.world))
+        if self.meter.ranks is not None:
+            return self.meter.ranks
+        layout = lay_out(self.workload.batch(), self.topology)
+        held = [layout.tokens_of(rank, self.topology) for rank in range(self.topology.world)]
+        return tuple(sorted({0, held.index(max(held))}))
 
     @property
     def key(self) -> str:

@@ -44,6 +44,29 @@ class Routing:
         """Shares of each layer and expert, as a record or a census gives them."""
         return cls(tuple(tuple(float(s) for s in row) for row in shares))
 
+    @classmethod
+    def skewed(cls, experts: int, layers: int, ep: int, imbalance: float) -> "Routing":
+        """Routing in which expert rank 0 receives ``imbalance`` times its even share.
+
+        At ep = 1 every row stays on its rank whatever the routing, and the shares are even.
+
+        Raises
+        ------
+        ConfigError
+            When no routing has that imbalance, naming the range that has.
+        """
+        if ep == 1:
+            return cls(((1.0 / experts,) * experts,) * layers)
+        if not 1 <= imbalance <= ep:
+            raise ConfigError(
+                f"Routing: the busiest of ep = {ep} ranks can receive 1 to {ep} times its even "
+                f"share; an imbalance of {imbalance:g} was asked for"
+            )
+        local = experts // ep
+        rest = (ep - imbalance) / (ep - 1)
+        row = (imbalance / experts,) * local + (rest / experts,) * (experts - local)
+        return cls((row,) * layers)
+
     def require(self, num_layers: int, num_experts: int) -> None:
         """Check that measured shares are of a model of these sizes."""
         if self.shares is None:

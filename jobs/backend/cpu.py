@@ -100,6 +100,12 @@ def _megatron_patches() -> tuple[Patch, ...]:
     return (
         Patch(random, "_get_cuda_rng_state", lambda **_: no_state, "there is no CUDA generator"),
         Patch(random, "_set_cuda_rng_state", lambda *_, **__: None, "there is no CUDA generator"),
+        Patch(
+            "megatron.core.ssm.gated_delta_net",
+            "HAVE_FLA",
+            True,
+            "guards its constructor; the kernels that its forward would call are ours",
+        ),
         Patch(f"{moe}.moe_utils", "HAVE_TE", True, "guards the kernels installed below"),
         *(Patch(f"{moe}.moe_utils", k, getattr(permutation, k), fused) for k in kernels),
         Patch(
@@ -198,17 +204,12 @@ def start(
         When the topology has another number of ranks, or splits tp, pp or etp, which the model
         does not.
     """
-    split = {axis: getattr(topology, axis) for axis in ("tp", "pp", "etp")}
-    if set(split.values()) != {1}:
-        raise ConfigError(f"the model runs at tp = pp = etp = 1 only; the topology has {split}")
+    require_runnable(topology)
     if world != topology.world:
         raise ConfigError(
             f"{world} ranks were started, the topology has {topology.world}; start that many"
         )
     install()
-    from megatron.core import parallel_state
-    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-
     meet = {"init_method": rendezvous}
     if rendezvous.startswith("file://"):
         # A store made by init_method deletes its file once as many copies of it have died as there
@@ -217,6 +218,21 @@ def start(
     dist.init_process_group(
         "gloo", rank=rank, world_size=world, timeout=timedelta(seconds=timeout), **meet
     )
+    make_groups(topology, timeout)
+
+
+def require_runnable(topology: Topology) -> None:
+    """Check that the model can run under ``topology``; raises `ConfigError` otherwise."""
+    split = {axis: getattr(topology, axis) for axis in ("tp", "pp", "etp")}
+    if set(split.values()) != {1}:
+        raise ConfigError(f"the model runs at tp = pp = etp = 1 only; the topology has {split}")
+
+
+def make_groups(topology: Topology, timeout: float = 120.0) -> None:
+    """Make Megatron's groups among the ranks that have met, and seed its random streams."""
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
     parallel_state.initialize_model_parallel(
         context_parallel_size=topology.cp,
         expert_model_parallel_size=topology.ep,
