@@ -11,6 +11,7 @@ from torch import Tensor
 
 from jobs.layout import RequestLayout
 from jobs.model.kernels.causal_attention import causal_attention
+from jobs.model.kernels.output_gate import output_gate
 
 
 class PackedAttention(torch.nn.Module):
@@ -63,23 +64,30 @@ class PackedAttention(torch.nn.Module):
 
 
 class SelfAttentionOfAnyLength(SelfAttention):
-    """Megatron's SelfAttention, that also runs on a rank without tokens.
+    """Megatron's SelfAttention, that also runs on a rank without tokens; its output gate fused.
 
-    There Megatron's ``reshape(…, -1, channels)`` is ambiguous. All ranks of such a replica's
-    context-parallel group are without tokens, and all must still take part in the collectives.
+    Without tokens Megatron's ``reshape(…, -1, channels)`` is ambiguous. All ranks of such a
+    replica's context-parallel group are without tokens, and must still take part in collectives.
     """
 
     def get_query_key_value_tensors(
-        self, hidden_states: Tensor, *args: Any, **kwargs: Any
+        self, hidden_states: Tensor, *args: Any, output_gate: bool = False, **kwargs: Any
     ) -> tuple[Tensor, ...]:
-        """Return query, key and value, (T, 1, heads, channels) each."""
+        """Return query, key, value and, with ``output_gate``, gate: (T, 1, heads, channels)."""
         if hidden_states.numel():
-            return super().get_query_key_value_tensors(hidden_states, *args, **kwargs)
+            return super().get_query_key_value_tensors(
+                hidden_states, *args, output_gate=output_gate, **kwargs
+            )
         mixed, _ = self.linear_qkv(hidden_states)
         channels = self.hidden_size_per_attention_head
         query = self.num_attention_heads_per_partition * channels
         key = self.num_query_groups_per_partition * channels
+        widths = (query, key, key, query) if output_gate else (query, key, key)
         return tuple(
             part.view(*part.shape[:2], part.shape[2] // channels, channels)
-            for part in mixed.split((query, key, key), dim=2)
+            for part in mixed.split(widths, dim=2)
         )
+
+    def _apply_output_gate(self, x: Tensor, gate: Tensor) -> Tensor:
+        """Return the gated output (T, 1, heads·channels), by the fused operator."""
+        return output_gate(x.view(gate.shape), gate).view(x.shape)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from jobs.model.attention import PackedAttention, SelfAttentionOfAnyLength
 from jobs.model.experts import GroupedExperts
+from jobs.model.gdn import gdn_spec
 from jobs.model.head import Head
 from jobs.model.norm import RMSNorm
 from jobs.spec import CellSpec
@@ -47,7 +48,7 @@ class ModelUnderTest(torch.nn.Module):
         self.decoder = TransformerBlock(
             config=config,
             spec=TransformerBlockSubmodules(
-                layer_specs=[_layer_spec(model, step)] * model.num_layers, layer_norm=RMSNorm
+                layer_specs=_layer_specs(model, step), layer_norm=RMSNorm
             ),
         )
         # At construction the dispatcher would put its index tensors on a CUDA device for the fused
@@ -94,17 +95,7 @@ def build_model(spec: CellSpec) -> ModelUnderTest:
         divide the experts.
     """
     model, ep = spec.model, spec.topology.ep
-    if model.linear_attention is not None:
-        raise ConfigError(
-            f"model {model.name} has Gated DeltaNet layers (full_attention_interval = "
-            f"{model.full_attention_interval}), which the CPU ranks cannot run; "
-            "choose a model with attention in every layer, or plan it without running"
-        )
-    if model.gated_attention:
-        raise ConfigError(
-            f"model {model.name} gates its attention output, which the CPU ranks cannot run; "
-            "choose a model without gated_attention, or plan it without running"
-        )
+    _require_heads(model, spec.topology.cp)
     if model.head_dim % 2:
         raise ConfigError(f"Model.head_dim = {model.head_dim} must be even for rotary positions")
     if model.num_experts % ep:
@@ -118,6 +109,24 @@ def build_model(spec: CellSpec) -> ModelUnderTest:
             f"dispatcher {dispatcher} cannot run on CPU ranks; choose alltoall, hybridep or auto"
         )
     return ModelUnderTest(model, spec.step, dispatcher)
+
+
+def _require_heads(model: Model, cp: int) -> None:
+    """Linear attention splits its heads over cp."""
+    mixer = model.linear_attention
+    if mixer is None or not model.num_linear_attention_layers:
+        return
+    if mixer.value_heads % mixer.key_heads:
+        raise ConfigError(
+            f"LinearAttention.value_heads = {mixer.value_heads} of {model.name} must be a multiple "
+            f"of key_heads = {mixer.key_heads}"
+        )
+    if mixer.key_heads % cp:
+        raise ConfigError(
+            f"cp = {cp} does not divide the {mixer.key_heads} key heads of the Gated DeltaNet "
+            f"layers of {model.name}, which split their heads over cp; choose cp among the "
+            f"divisors of {mixer.key_heads}"
+        )
 
 
 def routed_rows(model: ModelUnderTest) -> list[int]:
@@ -135,6 +144,16 @@ def transformer_config(model: Model, step: Step, dispatcher: str) -> Transformer
             "recompute_granularity": "full",
             "recompute_method": "uniform",
             "recompute_num_layers": 1,
+        }
+    mixer: dict[str, Any] = {}
+    if model.linear_attention is not None:
+        sizes = model.linear_attention
+        mixer = {
+            "linear_num_key_heads": sizes.key_heads,
+            "linear_key_head_dim": sizes.key_dim,
+            "linear_num_value_heads": sizes.value_heads,
+            "linear_value_head_dim": sizes.value_dim,
+            "linear_conv_kernel_dim": sizes.conv_width,
         }
     return TransformerConfig(
         num_layers=model.num_layers,
@@ -173,8 +192,18 @@ def transformer_config(model: Model, step: Step, dispatcher: str) -> Transformer
         context_parallel_size=parallel_state.get_context_parallel_world_size(),
         expert_model_parallel_size=parallel_state.get_expert_model_parallel_world_size(),
         expert_tensor_parallel_size=1,
+        attention_output_gate=model.gated_attention,
         **recompute,
+        **mixer,
     )
+
+
+def _layer_specs(model: Model, step: Step) -> list[ModuleSpec]:
+    """Every layer's specification; linear attention stands in the place of self-attention."""
+    specs = [_layer_spec(model, step) for _ in range(model.num_layers)]
+    for layer in model.linear_attention_layers:
+        specs[layer].submodules.self_attention = gdn_spec()
+    return specs
 
 
 def _layer_spec(model: Model, step: Step) -> ModuleSpec:

@@ -11,14 +11,17 @@ from jobs.workload import local_batch
 from planner.errors import ConfigError
 from planner.mixers import LinearAttention
 
-MIXER = LinearAttention(key_heads=2, key_dim=8, value_heads=2, value_dim=8, conv_width=4)
+MIXER = LinearAttention(key_heads=3, key_dim=8, value_heads=6, value_dim=8, conv_width=4)
 
 REFUSED = {
-    "linear attention": (
+    "linear attention over cp": (
         {"full_attention_interval": 2, "linear_attention": MIXER},
-        "Gated DeltaNet layers",
+        "cp = 2 does not divide the 3 key heads",
     ),
-    "gated attention": ({"gated_attention": True}, "gates its attention output"),
+    "linear attention's heads": (
+        {"full_attention_interval": 2, "linear_attention": replace(MIXER, value_heads=4)},
+        "value_heads = 4 of small must be a multiple of key_heads = 3",
+    ),
     "odd head": ({"head_dim": 15}, "head_dim = 15 must be even"),
 }
 
@@ -28,7 +31,7 @@ def test_a_model_that_cannot_run_is_refused(name):
     """Contract: an error names the value and the way out, before anything is built."""
     change, message = REFUSED[name]
     with pytest.raises(ConfigError, match=message):
-        build_model(cell(model=replace(MODEL, **change)))
+        build_model(cell("ep1_cp2", model=replace(MODEL, **change)))
 
 
 @pytest.mark.parametrize("dispatcher", ["allgather", "deepep"])
