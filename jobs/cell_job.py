@@ -67,7 +67,7 @@ class CellJob:
         executor = submitit.LocalExecutor(folder)
         executor.update_parameters(
             nodes=1,
-            tasks_per_node=spec.topology.world,
+            tasks_per_node=len(spec.ranks),
             timeout_min=math.ceil(timeout_min) + SUBMITIT_MARGIN_MIN,
         )
         with _ctrl_c_is_ours():
@@ -91,13 +91,16 @@ class CellJob:
         )
 
     @property
-    def ranks(self) -> range:
-        """Global ranks of the cell."""
-        return range(self.spec.topology.world)
+    def ranks(self) -> tuple[int, ...]:
+        """Global ranks that run, in the order of submitit's tasks."""
+        return self.spec.ranks
+
+    def _task(self, rank: int) -> "submitit.Job[RankExit]":
+        return self.handle.task(self.ranks.index(rank))
 
     def log_path(self, rank: int) -> Path:
         """Where a rank's standard error lies."""
-        return Path(self.handle.task(rank).paths.stderr)
+        return Path(self._task(rank).paths.stderr)
 
     def is_over(self) -> bool:
         """Look once: gather exits, notice failures, stop what hangs; whether all ranks are gone."""
@@ -105,7 +108,7 @@ class CellJob:
         ended = self.handle.done()  # asked first: a result is written before its process ends
         gone = [rank for rank, process in self._supervisors().items() if not process.is_running()]
         for rank in self.ranks:
-            result = self.handle.task(rank).paths.result_pickle
+            result = self._task(rank).paths.result_pickle
             if rank not in self.exits and result.exists():
                 self.exits[rank] = _read_exit(result)
                 if self.exits[rank].code or not self._is_complete(rank):
@@ -151,7 +154,7 @@ class CellJob:
                 outcome, text = ("oom-host" if starved else "error"), self._end_of(rank)
             text = f"{text}; log: {self.log_path(rank)}"
             record_failure(self.spec, self.out, self.attempt, rank, outcome, text)
-        return f"{cause}; log: {self.log_path(culprit or 0)}"
+        return f"{cause}; log: {self.log_path(self.ranks[0] if culprit is None else culprit)}"
 
     def _culprit(self) -> int | None:
         """Rank that failed first, if one did; killed before raised: the rest raise in its wake."""
@@ -178,7 +181,7 @@ class CellJob:
                 for child in psutil.Process(int(self.handle.job_id)).children():
                     number = child.environ().get("SUBMITIT_LOCAL_GLOBALID")
                     if number is not None:
-                        self.seen.setdefault(int(number), child)
+                        self.seen.setdefault(self.ranks[int(number)], child)
             except psutil.NoSuchProcess:
                 pass  # the controller or a child went between two looks; `done` tells next time
         return self.seen

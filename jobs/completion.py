@@ -40,7 +40,7 @@ def rank_records(out: Path, spec: CellSpec, attempt: int, rank: int) -> list[Ran
 
 def outcome_of(spec: CellSpec, out: Path, attempt: int) -> str:
     """Return how an attempt ended by its records: ``ok``, ``refused`` or ``failed``."""
-    every = [rank_records(out, spec, attempt, rank) for rank in range(spec.topology.world)]
+    every = [rank_records(out, spec, attempt, rank) for rank in spec.ranks]
     if not all(rank_is_complete(spec, records) for records in every):
         return "failed"
     refused = any(r.outcome == "refused" for records in every for r in records)

@@ -90,10 +90,10 @@ def require_room(cells: Sequence[CellSpec], limits: Limits) -> None:
     ConfigError
         Naming the cells that do not, and the value that would do.
     """
-    wide = [cell for cell in cells if cell.topology.world > limits.max_ranks]
+    wide = [cell for cell in cells if len(cell.ranks) > limits.max_ranks]
     if wide:
-        most = max(cell.topology.world for cell in wide)
-        names = ", ".join(sorted({f"{c.topology_name} ({c.topology.world} ranks)" for c in wide}))
+        most = max(len(cell.ranks) for cell in wide)
+        names = ", ".join(sorted({f"{c.topology_name} ({len(c.ranks)} ranks)" for c in wide}))
         raise ConfigError(
             f"launcher.max_ranks = {limits.max_ranks} is too few for {names}; "
             f"set launcher.max_ranks={most}, or leave those topologies out"
@@ -163,10 +163,10 @@ def _next_in_line(
     queue: list[tuple[CellSpec, int]], running: Sequence[CellJob], max_ranks: int
 ) -> Iterator[tuple[CellSpec, int]]:
     """Take from ``queue``, first come first served, each cell that the free ranks allow."""
-    free = max_ranks - sum(job.spec.topology.world for job in running)
+    free = max_ranks - sum(len(job.spec.ranks) for job in running)
     for waiting in list(queue):
-        if waiting[0].topology.world <= free:
-            free -= waiting[0].topology.world
+        if len(waiting[0].ranks) <= free:
+            free -= len(waiting[0].ranks)
             queue.remove(waiting)
             yield waiting
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from jobs.checkpoint import CheckpointError, digest, folder_name, is_complete, read_routing
+from jobs import routing_file
+from jobs.checkpoint import CheckpointError, digest, folder_name, is_complete
 from jobs.launch import run_module
 from jobs.routing_file import census_name, is_measured, routing_digest
 from jobs.spec import CellSpec
@@ -120,16 +121,14 @@ def _make(model: Model, made: Made, say: Callable[[str], None]) -> None:
 
 
 def routing_of(cell: CellSpec) -> Routing:
-    """Return what is known of a cell's routing: balanced, or as measured beside its weights.
+    """Return what is known of a cell's routing (`jobs.routing_file.routing_of`).
 
     Raises
     ------
     ConfigError
-        When ``routing.json`` is missing or unreadable.
+        When ``routing.json`` is missing or unreadable, or no routing has the imbalance asked for.
     """
-    if cell.weights.routing != "measured" or cell.weights.path is None:
-        return Routing.balanced()
     try:
-        return Routing.measured(read_routing(Path(cell.weights.path)))
+        return routing_file.routing_of(cell)
     except CheckpointError as error:
         raise ConfigError(str(error)) from error

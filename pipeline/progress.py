@@ -56,7 +56,7 @@ class Narrator:
         if kind == "started":
             self.running[spec.key] = spec.label
             again = f", attempt {event.attempt + 1}" if event.attempt else ""
-            self.say(f"start    {spec.label} ({spec.topology.world} ranks{again})", "dim")
+            self.say(f"start    {spec.label} ({len(spec.ranks)} ranks{again})", "dim")
         else:
             self.running.pop(spec.key, None)
             self.done += kind != "retried"

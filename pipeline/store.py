@@ -54,7 +54,7 @@ class Cell:
         for record in self.records:
             by_rank[record.rank].append(record)
         if self.spec is not None and not all(
-            rank_is_complete(self.spec, by_rank[rank]) for rank in range(self.spec.topology.world)
+            rank_is_complete(self.spec, by_rank[rank]) for rank in self.spec.ranks
         ):
             return "incomplete"
         return "refused" if any(r.outcome == "refused" for r in self.records) else "ok"

@@ -11,7 +11,7 @@ from planner.internode import require_tokens
 from planner.local import Local
 from planner.routing import Allowance, allowed_per_token, bound_rows, expected_rows
 from planner.topology import Topology
-from planner.units import Bytes, Tokens
+from planner.units import Bytes, Tokens, ceil_div
 from planner.work import Work
 
 Shares = tuple[float, ...] | None
@@ -118,7 +118,8 @@ class Loader:
         more: int | tuple[int, ...]
         worst = group_tokens * self._worst
         if shares is None:
-            rows = tokens * local.top_k
+            # an even share of what the group's tokens make, however the tokens lie among its ranks
+            rows = ceil_div(group_tokens * local.top_k, local.group_ranks)
             more = max(rows, min(tokens * self._per_token, worst))
         else:
             rows = expected_rows(shares, group_tokens, local.top_k)
