@@ -12,16 +12,28 @@ from planner.local import Local
 FP32 = 4
 
 
-def _again(local: Local, module: str) -> bool:
+def recomputes(local: Local, module: str) -> bool:
     """Whether a module is recomputed, so that its inside is not kept."""
     return local.recompute == "selective" and module in local.recompute_modules
 
 
 def norms(local: Local) -> int:
     """Return inputs of both norms and what they give, of the stream's width; dropout masks."""
-    given = 0 if _again(local, "layernorm") else 2
+    given = 0 if recomputes(local, "layernorm") else 2
     masks = 2 * local.hidden // local.sp if local.dropout else 0
     return local.streamed((2 + given) * local.hidden) + masks
+
+
+def fused_norm(local: Local) -> int:
+    """Return what a dense layer keeps less where its FC1, norm included, is recomputed."""
+    if recomputes(local, "mlp") and not recomputes(local, "layernorm"):
+        return local.streamed(local.hidden)
+    return 0
+
+
+def gathered(local: Local) -> int:
+    """Return a stream gathered over tp, whole."""
+    return local.hidden * local.itemsize
 
 
 def attention(local: Local) -> int:
@@ -34,10 +46,10 @@ def attention(local: Local) -> int:
     if local.latent_attention is not None:
         return _latent(local)
     queries, keys = local.query_width, local.kv_width
-    elements = queries + 2 * keys + queries
+    elements = _projected(local) + queries
     elements += queries + keys if local.rotary else 0
     elements += 2 * queries if local.qk_norm else 0
-    elements += 3 * queries if local.gated_attention else 0
+    elements += 2 * queries if local.gated_attention else 0
     return elements * local.itemsize + _statistics(local)
 
 
@@ -50,8 +62,20 @@ def _latent(local: Local) -> int:
     up = local.num_heads * (head + sizes.nope_dim + sizes.value_dim)
     joined = local.num_heads * (2 * head + sizes.value_dim)
     out = local.num_heads * sizes.value_dim
-    inner = 0 if _again(local, "mla_up_proj") else up + joined
+    inner = 0 if recomputes(local, "mla_up_proj") else up + joined
     return (down + inner + out) * local.itemsize + _statistics(local)
+
+
+def _projected(local: Local) -> int:
+    """Return the fused projection's width, gate included.
+
+    With fewer key heads than tensor-parallel ranks Megatron-core gathers the whole projection and
+    takes views of it.
+    """
+    queries = local.query_width * (2 if local.gated_attention else 1)
+    if local.whole_kv_width < local.tp * local.head_dim:
+        return local.tp * queries + 2 * local.whole_kv_width
+    return queries + 2 * local.kv_width
 
 
 def _statistics(local: Local) -> int:
@@ -61,7 +85,7 @@ def _statistics(local: Local) -> int:
 
 def scores(local: Local) -> int:
     """Return what unfused attention keeps where it is not recomputed: `whole_scores`."""
-    if local.attention != "unfused" or _again(local, "core_attn"):
+    if local.attention != "unfused" or recomputes(local, "core_attn"):
         return 0
     return whole_scores(local)
 
@@ -76,15 +100,16 @@ def whole_scores(local: Local) -> int:
 
 
 def dense(local: Local) -> int:
-    """Return output of FC1 and input of FC2."""
-    if _again(local, "mlp"):
+    """Return output of FC1 and input of FC2; two halves more where the activation is unfused."""
+    if recomputes(local, "mlp"):
         return 0
-    return (_ins(local) + 1) * local.dense_hidden * local.itemsize
+    unfused = 2 if local.gated_mlp and not local.fused_activation else 0
+    return (_ins(local) + 1 + unfused) * local.dense_hidden * local.itemsize
 
 
 def router(local: Local) -> int:
     """Return logits and scores fp32, the map, the chosen experts, and the row-id map."""
-    if _again(local, "moe"):
+    if recomputes(local, "moe"):
         return 0
     width = (2 * FP32 + 1) * local.num_experts + 12 * local.top_k
     return -(-(width + FP32 * (2 * local.num_experts + 1)) // local.sp)
@@ -92,7 +117,7 @@ def router(local: Local) -> int:
 
 def shared(local: Local) -> int:
     """Return shared expert: output of FC1, input of FC2, and what its gate multiplies."""
-    if _again(local, "moe") or _again(local, "shared_experts") or not local.shared_hidden:
+    if recomputes(local, "moe") or recomputes(local, "shared_experts") or not local.shared_hidden:
         return 0
     gate = local.streamed(local.hidden) if local.shared_gate else 0
     return (_ins(local) + 1) * local.shared_hidden * local.itemsize + gate
@@ -103,10 +128,10 @@ def routed(local: Local) -> int:
 
     A plain activation is kept beside its weighted form; a gated one is weighted in one operator.
     """
-    if _again(local, "moe"):
+    if recomputes(local, "moe"):
         return 0
     inner = 1 if local.gated_mlp else 2
-    inner = 0 if _again(local, "moe_act") else inner
+    inner = 0 if recomputes(local, "moe_act") else inner
     elements = local.hidden + (_ins(local) + inner) * local.expert_hidden
     return local.routed(elements * local.itemsize + FP32)
 

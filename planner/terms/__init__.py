@@ -65,6 +65,8 @@ TERMS: tuple[Term, ...] = (
     kept.shared,
     kept.routed,
     kept.mixer,
+    kept.states,
+    kept.gathered,
     layer.recomputed,
     layer.modules,
     layer.gradients,

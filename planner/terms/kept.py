@@ -30,7 +30,8 @@ def checkpoints(local: Local) -> Size:
 )
 def norms(local: Local) -> Size:
     """(tokens, hidden) four times a kept layer, in the activation dtype; dropout masks."""
-    return Size(tokens=local.kept.layers * layer_bytes.norms(local))
+    less = local.kept.dense * layer_bytes.fused_norm(local)
+    return Size(tokens=local.kept.layers * layer_bytes.norms(local) - less)
 
 
 @term(
@@ -111,3 +112,32 @@ def mixer(local: Local) -> Size:
     assert sizes is not None  # `when` looked
     keys, values = sizes.key_heads * sizes.key_dim, sizes.value_heads * sizes.value_dim
     return Size(tokens=local.kept.linear * -(-(4 * keys + 8 * values) * local.itemsize // local.tp))
+
+
+@term(
+    "kept.gathered",
+    what="stream gathered over tp, which adapters of column-parallel projections keep whole",
+    when=lambda local: local.kept.layers > 0 and local.sp > 1 and local.lora_rank > 0,
+    source="published planner (domain A.6): one gathered stream a layer part where tp divides it",
+)
+def gathered(local: Local) -> Size:
+    """(tokens, hidden) for each mixer and each dense part kept, in the activation dtype, whole."""
+    parts = local.kept.layers
+    parts += 0 if layer_bytes.recomputes(local, "mlp") else local.kept.dense
+    return Size(tokens=parts * layer_bytes.gathered(local))
+
+
+@term(
+    "kept.states",
+    what="Gated DeltaNet states of each request, of kept layers",
+    when=lambda local: local.kept.linear > 0,
+    source="published planner (domain A.6): recurrent fp32 and convolution state, in and out",
+)
+def states(local: Local) -> Size:
+    """Recurrent state fp32 and convolution state, in and out, a request and kept layer."""
+    sizes = local.linear_attention
+    assert sizes is not None  # `when` looked
+    values = sizes.value_heads * sizes.value_dim
+    convolution = 2 * sizes.key_heads * sizes.key_dim + values
+    state = 4 * values * sizes.key_dim + local.itemsize * convolution * (sizes.conv_width - 1)
+    return Size(requests=-(-2 * local.kept.linear * state // local.tp))

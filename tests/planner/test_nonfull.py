@@ -20,7 +20,7 @@ FINAL = [c for c in CELLS if c["phase"] in ("final", "eager_control", "cp2")]
 OLDER = [c for c in CELLS if c["phase"] == "bss"]
 
 
-def _model(name: str) -> tuple[Model, bool]:
+def read_model(name: str) -> tuple[Model, bool]:
     sizes = {"num_experts": 0, "top_k": 0, "expert_hidden": 0, **MODELS[name]}
     fused = sizes.pop("fused_activation", True)
     values = sizes.pop("value_heads", None)
@@ -32,9 +32,18 @@ def _model(name: str) -> tuple[Model, bool]:
     return Model(name=name, **sizes), fused
 
 
+def sizes_of(cell: dict) -> tuple[int, int]:
+    """Return logical tokens, and segments: requests and the prefix they share, if they do."""
+    first, _, second = cell["lengths"].partition("+")
+    each, _, count = cell["lengths"].partition("x")
+    logical = int(first) + int(second) if second else int(each) * int(count)
+    requests = 2 if second else int(count)
+    return logical, requests + (int(cell["packed_rows"]) < logical)
+
+
 def estimate(cell: dict, *, states: bool = True) -> int:
     """Return the published figure: 1.1 x (what the table prices + the caller's outputs)."""
-    model, fused = _model(cell["model"])
+    model, fused = read_model(cell["model"])
     tp, cp, ep = (int(cell[axis]) for axis in ("tp", "cp", "ep"))
     modules = tuple(cell["recompute"].removeprefix("selective ").split("+"))
     step = Step(
@@ -47,12 +56,9 @@ def estimate(cell: dict, *, states: bool = True) -> int:
     local = localize(model, Topology(tp=tp, cp=cp, ep=ep), step)
     compiled = compile_terms(local, TABLE)
     assert not compiled.unpriced
-    first, _, second = cell["lengths"].partition("+")
-    each, _, count = cell["lengths"].partition("x")
-    logical = int(first) + int(second) if second else int(each) * int(count)
+    logical, segments = sizes_of(cell)
+    segments = segments if states else 0
     packed = int(cell["packed_rows"])
-    requests = 2 if second else int(count)
-    segments = requests + (packed < logical) if states else 0
     rows = packed if model.is_moe else int(cell["rows_busiest_rank"])
     work = Work(local.layers, rows, segments, 0, 0, 0, 0)
     outputs = 2 * model.hidden * logical * (2 if cp > 1 else 1)

@@ -59,7 +59,7 @@ def test_stages_add_up_to_the_model(model, pp, ep):
 
 
 def test_tensor_parallel_ranks_hold_their_share():
-    """Reference: by hand, hidden 8, FFN 32, 4 query and 2 key heads of 2, tp 4 copies a key head."""
+    """Reference: by hand, hidden 8, FFN 32, 4 query and 2 key heads of 2: tp 4 copies keys."""
     held = static_bytes(dense(1), Topology(tp=4), TRAIN).held
     attention = (8 * 8 + 8 * 8) // 4 + 2 * 4 * 8 // 2
     assert held.dense == attention + 3 * 8 * 32 // 4 + 2 * 100 * 8 // 4 + 3 * 8
