@@ -52,10 +52,14 @@ class _Decision:
 
     @property
     def binding_term(self) -> tuple[str, Moment, Bytes]:
-        """The largest term of the binding rank at its expected peak: name, moment, bytes."""
+        """The largest term of the binding rank at its expected peak: name, moment, bytes.
+
+        The name is ``unpriced`` where the table prices no term of this step.
+        """
         prices = [child.prices[self.binding.rank] for child in self.children]
         price = max(prices, key=lambda price: price.demand_bytes)
-        name, size = max(price.terms.items(), key=lambda item: item[1])
+        terms = price.terms or {"unpriced": Bytes(0)}
+        name, size = max(terms.items(), key=lambda item: item[1])
         return name, price.peak_moment, size
 
 

@@ -128,6 +128,8 @@ def _number(
     """Return each request's prefixes by number, and the prefixes' lengths."""
     chains = [item.chain if isinstance(item, Request) else () for item in sent]
     numbers = {prefix: i for i, prefix in enumerate(dict.fromkeys(p for c in chains for p in c))}
+    if not numbers:
+        return (), ()
     return (
         tuple(tuple(numbers[prefix] for prefix in chain) for chain in chains),
         tuple(prefix.tokens for prefix in numbers),

@@ -13,9 +13,11 @@ BANDS = 28
 LEAST_BITS = 17
 """Bands are powers of two of expected bytes, from 128 KiB to 16 TiB; beyond lie the outer ones."""
 
+TRUSTED = 8
+"""A call teaches about calls less than eight times its size, either way (domain A.2)."""
+
 REACH = 2
-"""A call teaches about bands up to two away: about calls less than eight times its size, either way
-(domain A.2)."""
+"""The same in bands: up to two away."""
 
 MILLI = 1000
 

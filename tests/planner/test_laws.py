@@ -1,6 +1,7 @@
 """Laws that every price obeys, whatever the table."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from planner import (
     LiveState,
     MemorySample,
     Moment,
+    Phase,
     Routing,
     Step,
     Topology,
@@ -19,6 +21,7 @@ from planner import (
 )
 from planner.batch import lay_out
 from planner.children import demands_of, split_layouts
+from planner.figures import Figures
 from planner.hybridep import BufferPolicy, growth_bytes
 from planner.local import localize
 from tests.planner.strategies import TABLES, batches, models, steps, topologies
@@ -166,6 +169,83 @@ def test_admission_agrees_with_its_own_demand(model, topology, step, batch, shif
     if type(less).__name__ == "Split":
         again = demands_of(less.children, MemorySample(room_bytes=tuple(rooms)), together=True)
         assert all(demand.short_bytes <= 0 for demand in again)
+
+
+@given(models(), topologies(), steps(), TABLES, batches(), st.integers(1, 4))
+def test_more_layers_are_never_cheaper(model, topology, step, table, batch, more):
+    """Law: another layer never lowers a moment's expected or bound bytes on any rank."""
+    deeper = replace(model, num_layers=model.num_layers + more)
+    before, after = (
+        compile_pricer(m, topology, step, coefficients=table).price_ranks(batch)
+        for m in (model, deeper)
+    )
+    _never_cheaper(before, after)
+
+
+@given(models(), topologies(), steps(), TABLES, batches(), st.sampled_from([64, 512]))
+def test_wider_experts_are_never_cheaper(model, topology, step, table, batch, more):
+    """Law: wider routed experts never lower a moment's expected or bound bytes on any rank."""
+    wider = replace(model, expert_hidden=model.expert_hidden + more)
+    before, after = (
+        compile_pricer(m, topology, step, coefficients=table).price_ranks(batch)
+        for m in (model, wider)
+    )
+    _never_cheaper(before, after)
+
+
+def _never_cheaper(before, after):
+    for small, large in zip(before, after, strict=True):
+        for moment, figure in small.moments.items():
+            assert large.moments[moment].expected >= figure.expected
+            assert large.moments[moment].bound >= figure.bound
+        assert large.demand_bytes >= small.demand_bytes
+
+
+@given(models(), topologies(), steps(), TABLES, st.data())
+def test_renaming_ranks_renames_prices(model, topology, step, table, data):
+    """Law: expert groups that swap their tokens swap their prices; nothing knows a rank's name."""
+    slots = topology.dp * topology.cp
+    size = topology.ep
+    tokens = data.draw(st.lists(st.integers(1, 4000), min_size=slots, max_size=slots))
+    groups = [tokens[start : start + size] for start in range(0, slots, size)]
+    order = data.draw(st.permutations(range(len(groups))))
+    inside = data.draw(st.permutations(range(size)))
+    renamed = [groups[group][member] for group in order for member in inside]
+    pricer = compile_pricer(model, topology, step, coefficients=table)
+    before, after = (
+        [
+            (price.expected_bytes, price.bound_bytes, price.retained_bytes)
+            for price in pricer.price_ranks(Batch(rank_tokens=laid))
+        ]
+        for laid in (tokens, renamed)
+    )
+    assert after == [before[group * size + member] for group in order for member in inside]
+
+
+@given(models(), topologies(), steps(), TABLES, batches(), st.booleans())
+def test_folded_forms_equal_the_sum_of_terms(model, topology, step, table, batch, accumulating):
+    """Reference: the sum of every term at every layer, which folding leaves out.
+
+    Layers that are alike are priced by a few linear forms; the same figures follow when each layer
+    is summed by itself.
+    """
+    pricer = compile_pricer(model, topology, step, coefficients=table)
+    figures = pricer.figures(lay_out(batch, topology), 0, accumulating)
+    for alike in dict.fromkeys(figures):
+        if not alike.work.tokens:
+            continue
+        rows = alike.work.rows, alike.work.more_rows
+        layers = alike.work.layers
+        apart = alike.work._replace(rows=(rows[0],) * layers, more_rows=(rows[1],) * layers)
+        summed = Figures(alike.compiled, apart, alike.margin_milli, alike.growth)
+        assert summed.stages == alike.stages
+        assert summed.persistent_bound == alike.persistent_bound
+        for phase in Phase:
+            assert summed.expected(phase) == alike.expected(phase)
+            assert summed.bound(phase) == alike.bound(phase)
+            assert alike.bound(phase) == max(
+                (s.bound for s in alike.stages if s.moment.phase is phase), default=0
+            )
 
 
 def test_a_topology_names_the_ways_out():
