@@ -16,7 +16,7 @@ from jobs.checkpoint import ROUTING
 from jobs.model.build import ModelUnderTest
 from jobs.model.census import busiest_shares, held_out, routing_shares
 from jobs.model.weights import draw_weights
-from jobs.spec import build
+from jobs.spec import read_model
 from jobs.text import corpus_hash
 from planner.model import Model
 from planner.step import Step
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True, help="seed of the weights")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-    model = build(Model, json.loads(arguments.model.read_text()), str(arguments.model))
+    model = read_model(json.loads(arguments.model.read_text()), str(arguments.model))
     measure(model, arguments.seed, arguments.out)
 
 

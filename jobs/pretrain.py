@@ -25,7 +25,7 @@ from jobs.model.build import ModelUnderTest
 from jobs.model.census import busiest_shares, held_out, routing_shares
 from jobs.model.hf_files import load_pretrained, save_pretrained
 from jobs.model.weights import draw_weights
-from jobs.spec import build
+from jobs.spec import read_model
 from jobs.text import corpus_hash, text_of
 from jobs.workload import LocalBatch, text_batch
 from planner.model import Model
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=Recipe().steps, help="optimizer steps")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-    model = build(Model, json.loads(arguments.model.read_text()), str(arguments.model))
+    model = read_model(json.loads(arguments.model.read_text()), str(arguments.model))
     pretrain(model, arguments.out, Recipe(steps=arguments.steps))
     log.info("%s  sha256 %s", arguments.out, digest(arguments.out)[:16])
 

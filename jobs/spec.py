@@ -188,6 +188,7 @@ class CellSpec:
     def __post_init__(self) -> None:
         require_choice("CellSpec", "backend", self.backend, BACKENDS)
         self._require_backend()
+        self._require_layout()
         if self.schema != SCHEMA:
             raise ConfigError(
                 f"CellSpec.schema is {self.schema}, this version reads {SCHEMA}; "
@@ -215,6 +216,17 @@ class CellSpec:
                     f"{what} is a plan that real ranks cannot follow; use meter=fake "
                     f"(backend = {self.backend})"
                 )
+
+    def _require_layout(self) -> None:
+        """Check that a checkpoint's layout, which is that of Qwen3-MoE, has the model's layers."""
+        model = self.model
+        if self.weights.kind == "pretrained" and (
+            model.num_linear_attention_layers or model.gated_attention
+        ):
+            raise ConfigError(
+                f"model {model.name} has Gated DeltaNet layers or gated attention, which no "
+                "checkpoint layout here holds; use weights=random, whose routing is measured"
+            )
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -272,16 +284,7 @@ class CellSpec:
             if name in parts:
                 parts[name] = build(kind, parts[name], name)
         if "model" in parts:
-            model = dict(parts["model"])
-            if model.get("linear_attention") is not None:
-                model["linear_attention"] = build(
-                    LinearAttention, model["linear_attention"], "model.linear_attention"
-                )
-            if model.get("latent_attention") is not None:
-                model["latent_attention"] = build(
-                    LatentAttention, model["latent_attention"], "model.latent_attention"
-                )
-            parts["model"] = build(Model, model, "model")
+            parts["model"] = read_model(parts["model"], "model")
         return build(cls, parts, "cell")
 
     @classmethod
@@ -291,6 +294,19 @@ class CellSpec:
             return cls.from_dict(json.loads(path.read_text()))
         except (json.JSONDecodeError, UnicodeDecodeError, ConfigError, TypeError) as error:
             raise ConfigError(f"{path} is not a cell spec: {error}") from error
+
+
+def read_model(values: object, where: str) -> Model:
+    """Make a model from JSON values; raises as `build` does."""
+    parts = dict(values) if isinstance(values, dict) else values
+    if isinstance(parts, dict):
+        for name, kind in (
+            ("linear_attention", LinearAttention),
+            ("latent_attention", LatentAttention),
+        ):
+            if parts.get(name) is not None:
+                parts[name] = build(kind, parts[name], f"{where}.{name}")
+    return build(Model, parts, where)
 
 
 def build(kind: type[T], values: object, where: str) -> T:
