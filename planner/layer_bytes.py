@@ -126,11 +126,13 @@ def shared(local: Local) -> int:
 def routed(local: Local) -> int:
     """Return routed rows: the experts' input, output of FC1, input of FC2, and their probability.
 
-    A plain activation is kept beside its weighted form; a gated one is weighted in one operator.
+    A plain activation is kept beside its weighted form; a gated one is weighted in one operator,
+    or unfused keeps both halves beside it.
     """
     if recomputes(local, "moe"):
         return 0
-    inner = 1 if local.gated_mlp else 2
+    inner = 1 if local.gated_mlp and local.fused_activation else 2
+    inner += 1 if local.gated_mlp and not local.fused_activation else 0
     inner = 0 if recomputes(local, "moe_act") else inner
     elements = local.hidden + (_ins(local) + inner) * local.expert_hidden
     return local.routed(elements * local.itemsize + FP32)

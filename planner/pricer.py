@@ -14,6 +14,7 @@ from planner.local import Local, localize
 from planner.memory import MemorySample
 from planner.model import Model
 from planner.moments import Moment
+from planner.outside import Outside, outside_bytes
 from planner.price import Price
 from planner.routing import Routing, allowed_per_token
 from planner.state import LiveState
@@ -84,6 +85,15 @@ class Pricer:
     def static(self, rank: int = 0) -> Static:
         """Return what global ``rank`` holds whatever the batch: weights, gradients, optimizer."""
         return static_bytes(self.model, self.topology, self.step, self.topology.pp_rank(rank))
+
+    def outside(self, inside: int, *, expandable: bool = False) -> Outside:
+        """Return what a rank holds outside PyTorch beside ``inside`` bytes within it, growth apart.
+
+        Nothing where ``step.device`` is no CUDA device.
+        """
+        return outside_bytes(
+            self.model, self.topology, self.step, inside=inside, expandable=expandable
+        )
 
     def price(
         self, batch: Batch, state: LiveState | None = None, *, layout: Layout | None = None

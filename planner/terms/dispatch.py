@@ -13,7 +13,7 @@ def _hybridep(local: Local) -> bool:
     return local.dispatcher == "hybridep" and local.moe_layers > 0
 
 
-def _handle_bytes(local: Local) -> int:
+def handle_bytes(local: Local) -> int:
     """Bytes of a HybridEP handle per slot of the group (ranks x tokens of the busiest).
 
     Per slot: a byte and an int32 for each local expert (routing and row-id map), an int32 of the
@@ -53,7 +53,7 @@ def sort_index(_: Local) -> Size:
 )
 def handle(local: Local) -> Size:
     """(slots of the group, local experts) of 5 B and 5 B a slot."""
-    return Size(group_tokens=_handle_bytes(local))
+    return Size(group_tokens=handle_bytes(local))
 
 
 @term(
@@ -76,5 +76,5 @@ def probabilities(_: Local) -> Size:
 def held_over(local: Local) -> Size:
     """(tokens, hidden) twice a layer passed; with HybridEP its handle as well."""
     stream = local.hidden * local.itemsize
-    handle_width = _handle_bytes(local) if local.dispatcher == "hybridep" else 0
+    handle_width = handle_bytes(local) if local.dispatcher == "hybridep" else 0
     return Size(tokens_passed=stream, tokens_behind=stream, group_tokens_passed=handle_width)

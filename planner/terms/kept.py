@@ -7,6 +7,7 @@ from planner import layer_bytes
 from planner.local import Local
 from planner.size import Size
 from planner.term import term
+from planner.terms.dispatch import handle_bytes
 
 SOURCE = "derivation: tensors that Megatron-core's layers save (planner/layer_bytes.py)"
 
@@ -141,3 +142,26 @@ def states(local: Local) -> Size:
     convolution = 2 * sizes.key_heads * sizes.key_dim + values
     state = 4 * values * sizes.key_dim + local.itemsize * convolution * (sizes.conv_width - 1)
     return Size(requests=-(-2 * local.kept.linear * state // local.tp))
+
+
+@term(
+    "kept.handle",
+    what="HybridEP handles of kept layers",
+    when=lambda local: local.kept.moe > 0 and local.dispatcher == "hybridep",
+    source="domain facts B.5: sparse-to-dense, local expert map, dense-to-expert",
+)
+def handle(local: Local) -> Size:
+    """(slots of the group, local experts) of 5 B and 5 B a slot, a kept layer."""
+    return Size(group_tokens=local.kept.moe * -(-handle_bytes(local) // local.sp))
+
+
+@term(
+    "kept.adapters",
+    what="rows between the two matrices of the experts' adapters, of kept layers",
+    when=lambda local: local.kept.moe > 0 and local.lora_rank > 0,
+    source="derivation: two rank-wide intermediates a row (seed 002's trace has them)",
+)
+def adapters(local: Local) -> Size:
+    """(routed rows, 2 x adapter rank) a kept layer, in the activation dtype."""
+    rows = 0 if layer_bytes.recomputes(local, "moe") else local.kept.moe
+    return Size(rows=rows * local.routed(2 * local.lora_rank * local.itemsize))

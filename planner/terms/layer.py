@@ -93,3 +93,18 @@ def scores(local: Local) -> Size:
 def gathered_tokens(local: Local) -> Size:
     """(tokens x ep, hidden) in the activation dtype."""
     return Size(tokens=local.ep * local.streamed(local.hidden))
+
+
+@term(
+    "layer.exchange",
+    what="keys and values on their way between context-parallel ranks",
+    when=lambda local: local.cp > 1 and local.attention_layers > 0,
+    source="derivation: a ring of two buffers of keys and values, and of their gradients",
+)
+def exchange(local: Local) -> Size:
+    """(tokens, 2 x key width) twice, in the activation dtype."""
+    width = 2 * local.kv_width
+    if local.latent_attention is not None:
+        sizes = local.latent_attention
+        width = local.num_heads * (sizes.nope_dim + sizes.rope_dim + sizes.value_dim)
+    return Size(tokens=2 * width * local.itemsize)

@@ -1,6 +1,7 @@
 """Trainers: static bytes, stages, kept activations and what lies outside PyTorch."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -138,6 +139,63 @@ def test_ranks_of_different_stages_differ():
     assert terms[0]["kept.norms"] == 2 * terms[1]["kept.norms"]
     assert "head.stream" not in terms[0]
     assert pricer.static(0).held.dense == pricer.static(1).held.dense - 8  # the last norm
+
+
+@st.composite
+def trainer_steps(draw: st.DrawFn) -> Step:
+    """Steps of trainers, under every kind of recompute."""
+    recompute = draw(st.sampled_from(["none", "selective", "block", "full"]))
+    modules = ["core_attn", "layernorm", "mlp", "moe", "moe_act", "shared_experts"]
+    chosen = draw(st.lists(st.sampled_from(modules), min_size=1, max_size=3, unique=True))
+    return Step(
+        lora_rank=draw(st.sampled_from([0, 8])),
+        recompute=recompute,
+        recompute_modules=tuple(chosen) if recompute == "selective" else (),
+        recompute_layers=draw(st.integers(1, 3)),
+        attention=draw(st.sampled_from(["flash", "unfused"])),
+        sequence=draw(st.sampled_from([128, 1024])),
+        microbatches=draw(st.integers(1, 8)),
+        head=draw(st.sampled_from(["whole", "chunked"])),
+        dropout=draw(st.booleans()),
+        dispatcher=draw(st.sampled_from(["alltoall", "allgather"])),
+    )
+
+
+@given(models(), trainer_steps(), st.sampled_from([1, 2]), st.integers(1, 4000), st.data())
+def test_a_trainer_is_never_cheaper_with_more(model, step, pp, tokens, data):
+    """Law: more tokens, layers or expert width, or more in flight, never lowers a rank's bytes."""
+    pp = min(pp, model.num_layers)
+    topology = Topology(pp=pp, dp=2, ep=2)
+
+    def figures(model, step, tokens):
+        pricer = compile_pricer(model, topology, step, coefficients="megatron-te")
+        prices = pricer.price_ranks(Batch(requests=[tokens, tokens]))
+        return [
+            (p.expected_bytes, p.bound_bytes, p.retained_bytes, pricer.static(r).resident_bytes)
+            for r, p in enumerate(prices)
+        ]
+
+    base = figures(model, step, tokens)
+    assert all(figure >= 0 for rank in base for figure in rank)
+    changed = data.draw(st.sampled_from(["tokens", "layers", "width", "flying"]))
+    more = {
+        "tokens": lambda: figures(model, step, tokens + 100),
+        "layers": lambda: figures(replace(model, num_layers=model.num_layers + pp), step, tokens),
+        "width": lambda: figures(
+            replace(model, expert_hidden=model.expert_hidden + 64), step, tokens
+        ),
+        "flying": lambda: figures(model, replace(step, microbatches=step.microbatches + 1), tokens),
+    }[changed]()
+    for old, new in zip(base, more, strict=True):
+        assert all(b >= a for a, b in zip(old, new, strict=True)), changed
+
+
+def test_a_resume_holds_states_twice_for_a_while():
+    """Reference: case O08 (NVIDIA/Megatron-LM#4638): 12,344 + 19,128 MB, 5e9 parameters, dp 2."""
+    static = static_bytes(dense(vocab=3_125_000, hidden=800), Topology(dp=2), TRAIN)
+    assert static.held.total == pytest.approx(5e9, rel=1e-3)
+    transient = static.loading_bytes - static.resident_bytes
+    assert transient == pytest.approx((12_344 + 19_128) * 1e6, rel=0.10)
 
 
 @pytest.mark.parametrize("modules", [("mlp",), ("core_attn",), ("mlp", "core_attn", "layernorm")])
