@@ -21,15 +21,12 @@ class Summary:
         The error (observed - expected) farthest from zero over all rows; nan if none was observed.
     covered, observed
         Rows whose working set stayed within the bound, and rows that were observed.
-    growth_matches
-        Whether every row's buffers grew by exactly what was predicted.
     """
 
     fullest: Row
     worst_percent: float
     covered: int
     observed: int
-    growth_matches: bool
 
 
 def summarise(rows: Sequence[Row]) -> list[Summary]:
@@ -52,9 +49,6 @@ def _summary(group: Sequence[Row]) -> Summary:
         worst_percent=max(errors, key=abs, default=math.nan),
         covered=sum(row["covered"] for row in seen),
         observed=len(seen),
-        growth_matches=all(
-            row["planned_growth_bytes"] == row["observed_growth_bytes"] for row in seen
-        ),
     )
 
 
