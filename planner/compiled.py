@@ -35,7 +35,7 @@ class Stage(NamedTuple):
 class Compiled:
     """The stages of one rank under one table, and what the table leaves out."""
 
-    __slots__ = ("_forms", "layers", "moments", "stages", "unpriced")
+    __slots__ = ("_forms", "layers", "linear_layers", "moments", "stages", "unpriced")
 
     def __init__(
         self, stages: tuple[Stage, ...], unpriced: tuple[Unpriced, ...], layers: int
@@ -121,7 +121,8 @@ class TermCompiler:
         if local.dispatcher == "deepep" and not local.on_device:
             why = "DeepEP's buffers lie on a CUDA device; set Step.device to cuda to count them"
             notes.append(Unpriced("buffers.deepep", why))
-        chosen = tuple((term, self._copies_here(term, local)) for term in TERMS)
+        found = [(term, self._copies_here(term, local)) for term in TERMS]
+        chosen = tuple([(term, at) for term, at in found if at])  # none that is never live
         return chosen, tuple(notes)
 
     def _copies_here(self, term: Term, local: Local) -> Mapping[Moment, int] | Unpriced:
