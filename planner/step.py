@@ -51,6 +51,8 @@ class Step:
         Calls of one optimizer step on each replica: what a pipeline may have in flight.
     distributed_optimizer
         Whether master weights and moments are divided over data parallelism.
+    offload_percent
+        Part of Adam's moments that lies in host memory, 0 to 100.
     gradient_fp32
         Whether gradients of trained weights are kept in fp32.
     vocab_multiple
@@ -61,6 +63,9 @@ class Step:
         Where every expert's input is padded to a capacity: its factor on an even share.
     nvlink_ranks
         Ranks of one NVLink domain: a larger expert group has buffers between domains.
+    release_dispatcher_state
+        Whether each layer's dispatcher lets go of what it keeps once the layer's backward is over;
+        Megatron's keep it until they run again.
     device
         ``cuda`` or ``cpu``: whether bytes outside PyTorch are counted.
     """
@@ -80,11 +85,13 @@ class Step:
     sequence_parallel: bool = True
     microbatches: int = 1
     distributed_optimizer: bool = True
+    offload_percent: int = 0
     gradient_fp32: bool = True
     vocab_multiple: int = 1
     fused_activation: bool = True
     capacity_factor: float | None = None
     nvlink_ranks: int = 8
+    release_dispatcher_state: bool = False
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -101,6 +108,9 @@ class Step:
         for name in ("recompute_layers", "microbatches", "vocab_multiple", "nvlink_ranks"):
             require_int("Step", name, getattr(self, name))
         require_int("Step", "sequence", self.sequence, least=0)
+        require_int("Step", "offload_percent", self.offload_percent, least=0)
+        if self.offload_percent > 100:
+            raise ConfigError(f"Step.offload_percent = {self.offload_percent}; at most 100")
         self._require_modules()
         self._require_attention()
 
