@@ -70,6 +70,7 @@ class Local:
     recompute_modules: tuple[str, ...]
     capacity_factor: float | None
     trained: bool
+    release_dispatcher_state: bool
     fused_activation: bool
     whole_kv_width: int
     domains: int
@@ -79,6 +80,10 @@ class Local:
     def whole_head(self) -> bool:
         """Whether the head makes the logits of all tokens at once."""
         return self.head_chunk == WHOLE
+
+    def passed(self, size: int) -> int:
+        """Bytes that a dispatcher keeps of a layer that is over, of ``size`` at its forward."""
+        return 0 if self.release_dispatcher_state else size
 
     def streamed(self, elements: int) -> int:
         """Bytes of a stream-wide tensor of ``elements`` a token on this rank."""
@@ -151,6 +156,7 @@ def localize(model: Model, topology: Topology, step: Step, pp_rank: int = 0) -> 
         recompute_modules=step.recompute_modules,
         capacity_factor=step.capacity_factor,
         trained=step.lora_rank == 0,
+        release_dispatcher_state=step.release_dispatcher_state,
         fused_activation=step.fused_activation,
         whole_kv_width=model.num_kv_heads * model.head_dim,
         domains=ceil_div(topology.ep * topology.etp, step.nvlink_ranks),

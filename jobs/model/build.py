@@ -17,6 +17,7 @@ from jobs.model.experts import GroupedExperts
 from jobs.model.gdn import gdn_spec
 from jobs.model.head import Head
 from jobs.model.norm import RMSNorm
+from jobs.model.release import release_after_backward
 from jobs.spec import CellSpec
 from jobs.workload import LocalBatch
 from planner.errors import ConfigError
@@ -59,6 +60,8 @@ class ModelUnderTest(torch.nn.Module):
         self.inverse_frequencies = ROTARY_BASE**-channels
         if step.lora_rank:
             _freeze_all_but_adapters(self)
+        if step.release_dispatcher_state:
+            release_after_backward(self.decoder.layers)
 
     def forward(self, batch: LocalBatch) -> Tensor:
         """Return this rank's part of the loss.

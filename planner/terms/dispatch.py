@@ -29,9 +29,9 @@ def handle_bytes(local: Local) -> int:
     source="seed 002: TE's row-id map, (2E + 1) x int32 a token",
 )
 def permutation(local: Local) -> Size:
-    """(tokens, 2 x experts + 1) int32 in each layer."""
+    """(tokens, 2 x experts + 1) int32 in each layer; where state is released, in those not over."""
     width = 4 * (2 * local.num_experts + 1)
-    return Size(tokens_reached=width, tokens_passed=width)
+    return Size(tokens_reached=width, tokens_passed=local.passed(width))
 
 
 @term(
@@ -62,15 +62,19 @@ def handle(local: Local) -> Size:
     when=_hybridep,
     source="domain facts B.8: dispatched_probs stays on the manager",
 )
-def probabilities(_: Local) -> Size:
-    """(routed rows,) fp32 in each layer."""
-    return Size(rows_reached=4, rows_passed=4)
+def probabilities(local: Local) -> Size:
+    """(routed rows,) fp32 in each layer; where state is released, in those not over."""
+    return Size(rows_reached=4, rows_passed=local.passed(4))
 
 
 @term(
     "dispatch.held_over",
     what="input and input gradient of each layer that is over, pinned by its dispatcher",
-    when=lambda local: local.recompute == "full" and (_alltoall(local) or _hybridep(local)),
+    when=lambda local: (
+        local.recompute == "full"
+        and not local.release_dispatcher_state
+        and (_alltoall(local) or _hybridep(local))
+    ),
     source="domain facts B.8 and seed 000: a probability's grad_fn reaches the recomputed graph",
 )
 def held_over(local: Local) -> Size:

@@ -20,8 +20,9 @@ SEED = "seed 002: per-token MoE state, E x fp32 scores and an E-byte map"
     source=SEED,
 )
 def scores(local: Local) -> Size:
-    """(tokens, experts) fp32 in each layer."""
-    return Size(tokens_reached=4 * local.num_experts, tokens_passed=4 * local.num_experts)
+    """(tokens, experts) fp32 in each layer; where state is released, in those not over."""
+    width = 4 * local.num_experts
+    return Size(tokens_reached=width, tokens_passed=local.passed(width))
 
 
 @term(
@@ -31,8 +32,8 @@ def scores(local: Local) -> Size:
     source=SEED,
 )
 def routing_map(local: Local) -> Size:
-    """(tokens, experts) bytes in each layer."""
-    return Size(tokens_reached=local.num_experts, tokens_passed=local.num_experts)
+    """(tokens, experts) bytes in each layer; where state is released, in those not over."""
+    return Size(tokens_reached=local.num_experts, tokens_passed=local.passed(local.num_experts))
 
 
 @term(

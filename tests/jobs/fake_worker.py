@@ -49,6 +49,7 @@ CASES = {
     "ep4_cp1 alltoall": ("ep4_cp1", {"dispatcher": "alltoall"}),
     "ep4_cp2 hybridep": ("ep4_cp2", {}),
     "ep4_cp2 alltoall": ("ep4_cp2", {"dispatcher": "alltoall"}),
+    "ep2_cp1 hybridep, released": ("ep2_cp1", {"release_dispatcher_state": True}),
     "ep1_cp1 alltoall, nothing recomputed": ("ep1_cp1", {"recompute": "none"}),
 }
 CALLS = 2
