@@ -16,14 +16,12 @@ from jobs.checkpoint import ROUTING
 from jobs.model.build import ModelUnderTest
 from jobs.model.census import busiest_shares, held_out, routing_shares
 from jobs.model.weights import draw_weights
+from jobs.routing_file import LENGTH, REQUESTS
 from jobs.spec import read_model
 from jobs.text import corpus_hash
 from planner.model import Model
 from planner.step import Step
 from planner.topology import Topology
-
-LENGTH = 512
-"""Tokens of a request of the census."""
 
 log = logging.getLogger("census")
 
@@ -36,13 +34,13 @@ def measure(model: Model, seed: int, folder: Path) -> None:
         try:
             drawn = ModelUnderTest(model, Step(recompute="none", lora_rank=0), "alltoall")
             draw_weights(drawn, seed)
-            batches = held_out(LENGTH)
+            batches = held_out(LENGTH, REQUESTS)
             shares = routing_shares(drawn, batches)
         finally:
             cpu.stop()
         found = Path(scratch) / ROUTING
         found.write_text(
-            json.dumps({"tokens": len(batches) * LENGTH, "shares": shares, "text": corpus_hash()})
+            json.dumps({"tokens": REQUESTS * LENGTH, "shares": shares, "text": corpus_hash()})
             + "\n"
         )
         found.replace(folder / ROUTING)

@@ -15,6 +15,9 @@ from jobs.text import corpus_hash
 from planner.model import Model
 from planner.routing import Routing
 
+REQUESTS, LENGTH = 64, 256
+"""Requests of the census, and tokens of each."""
+
 VERSION = 1
 """Raised when `jobs.census` would measure something else from the same arguments."""
 
@@ -24,6 +27,7 @@ def census_name(model: Model, seed: int) -> str:
     identity = {
         "model": asdict(model),
         "seed": seed,
+        "census": [REQUESTS, LENGTH],
         "text": corpus_hash(),
         "version": VERSION,
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from planner.batch import Batch, lay_out
+from planner.coefficients import table_digest
 from planner.errors import ConfigError, require_choice, require_int
 from planner.mixers import LatentAttention, LinearAttention
 from planner.model import Model
@@ -241,8 +242,12 @@ class CellSpec:
 
     @property
     def key(self) -> str:
-        """Sixteen hexadecimal digits that name this cell's result."""
+        """Sixteen hexadecimal digits that name this cell's result.
+
+        The content of the coefficient table is part of it: another price is another result.
+        """
         identity = self.to_dict()
+        identity["table"] = table_digest(self.coefficients)
         del identity["topology_name"]
         del identity["weights"]["path"]
         text = json.dumps(identity, sort_keys=True, separators=(",", ":"))

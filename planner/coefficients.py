@@ -17,6 +17,7 @@ edited once published: a better one is a new name. Format::
 above one. A term that exists on a rank and that no entry covers is *unpriced*, and said so.
 """
 
+import hashlib
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -143,6 +144,14 @@ class Coefficients:
                 "a table of your own is named by its path, ending in .toml"
             )
         return read_table(file.read_text(encoding="utf-8"), where=f"{name}.toml")
+
+
+def table_digest(name: str) -> str:
+    """Return the SHA-256 of a table's text, by name or path; empty where there is none."""
+    file = (
+        Path(name) if name.endswith(".toml") else resources.files("planner.tables") / f"{name}.toml"
+    )
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
 def shipped_tables() -> tuple[str, ...]:
