@@ -116,13 +116,17 @@ def _dense(keys: Keys, family: Family) -> Experts:
     )
     name = "shared_intermediate_size" if family.dense_from_shared else family.dense_width_key
     names = (name, "intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "d_ff")
+    if family.learned_positions and not keys.has(*names):  # GPT-2's own rule
+        width = 4 * keys.count("n_embd", "hidden_size", least=1)
+    else:
+        width = keys.count(*dict.fromkeys(names), least=1)
     return Experts(
         count=0,
         top_k=0,
         width=0,
         shared=0,
         shared_gate=False,
-        dense_width=keys.count(*dict.fromkeys(names), least=1),
+        dense_width=width,
         dense_layers=None,
     )
 

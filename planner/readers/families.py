@@ -31,6 +31,12 @@ class Family:
         Norms of the stream in a layer.
     dense_from_shared
         Whether a model without experts runs the shared expert's width in every layer.
+    norm_bias, mlp_bias
+        Biases of norms and of dense feed-forward parts that no key names.
+    learned_positions
+        Key that counts learned positions.
+    note
+        What is not exact about the family, kept as an assumption.
     defaults
         The class's own defaults for keys that a file may leave out.
     """
@@ -48,6 +54,10 @@ class Family:
     attention_sinks: bool = False
     norms_per_layer: int = 2
     dense_from_shared: bool = False
+    norm_bias: bool = False
+    mlp_bias: bool = False
+    learned_positions: str | None = None
+    note: str = ""
     defaults: dict[str, Any] = field(default_factory=dict)
 
 
@@ -76,8 +86,25 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5": QWEN_HYBRID,
     "qwen3_5_moe": QWEN_HYBRID,
     "mixtral": INTERMEDIATE,
-    "phimoe": INTERMEDIATE,
-    "olmoe": INTERMEDIATE,
+    "phimoe": Family(
+        expert_width_key="intermediate_size", norm_bias=True, note="bias of the head not counted"
+    ),
+    "olmoe": Family(
+        expert_width_key="intermediate_size",
+        note="norms of queries and keys over all heads not counted",
+    ),
+    "dbrx": Family(expert_width_key="ffn_hidden_size"),
+    "llama": Family(),
+    "mistral": Family(),
+    "gpt2": Family(
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        norm_bias=True,
+        learned_positions="n_positions",
+        defaults={"activation_function": "gelu_new", "tie_word_embeddings": True},
+    ),
+    "ernie4_5_moe": Family(router_bias=True),
     "minimax": INTERMEDIATE,
     "granitemoe": GRANITE,
     "granitemoeshared": GRANITE,

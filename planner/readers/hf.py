@@ -12,9 +12,12 @@ from planner.mixers import LatentAttention, LinearAttention
 from planner.model import Model
 from planner.readers.experts import Experts, read_experts
 from planner.readers.families import Family, family_of
-from planner.readers.keys import Keys, load_mapping
+from planner.readers.keys import EXPERTISH, MIXERISH, Keys, load_mapping
 
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
+
+PARTS = ("ffn_config", "attn_config")
+"""Parts of a configuration whose keys are read as if they stood one level above."""
 
 ATTENTION = (
     *("full_attention", "attention", "sliding_attention", "chunked_attention", "global"),
@@ -39,7 +42,12 @@ def read_hf(config: Mapping[str, Any] | str | Path) -> Model:
     if not isinstance(model_type, str):
         raise ConfigError(f"{where}: model_type is {model_type!r}, not a string; correct it")
     family = family_of(model_type)
-    keys = Keys({**(family.defaults if family else {}), **_given(data)}, where)
+    parts = [data[name] for name in PARTS if isinstance(data.get(name), Mapping)]
+    flat = {key: value for part in (*parts, data) for key, value in _given(part).items()}
+    keys = Keys({**(family.defaults if family else {}), **flat}, where)
+    keys.ignore(PARTS)
+    if family is not None and family.note:
+        keys.assume(family.note)
     if family is None:
         keys.assume(f"model_type {model_type!r} is not known: read from its keys alone")
     supplied = [name for name in (family.defaults if family else {}) if data.get(name) is None]
@@ -67,6 +75,7 @@ def _read(keys: Keys, family: Family, name: str) -> Model:
     hidden = keys.count("hidden_size", "n_embd", "d_model", least=1)
     heads = keys.count("num_attention_heads", "n_head", "n_heads", least=1)
     experts = read_experts(keys, family, num_layers)
+    _refuse_what_is_unknown(keys)
     latent = _latent(keys)
     linear_layers = _linear_layers(keys, num_layers)
     model = Model(
@@ -83,7 +92,9 @@ def _read(keys: Keys, family: Family, name: str) -> Model:
         linear_layers=linear_layers,
         latent_attention=latent,
         gated_mlp=_gated(keys),
+        norm_bias=family.norm_bias,
         norms_per_layer=family.norms_per_layer,
+        position_embeddings=_positions(keys, family),
         qk_norm=keys.flag("use_qk_norm", "qk_layernorm", default=family.qk_norm),
         **_biases(keys, family),
         attention_sinks=family.attention_sinks,
@@ -94,7 +105,13 @@ def _read(keys: Keys, family: Family, name: str) -> Model:
         assumptions=(),
     )
     _quantised(keys)
-    unread = keys.unread()
+    object.__setattr__(model, "assumptions", tuple(keys.assumptions))
+    return model
+
+
+def _refuse_what_is_unknown(keys: Keys) -> None:
+    """Raise for keys that look like experts, or like mixers that nobody reads."""
+    unread = keys.unread(EXPERTISH)
     if unread:
         raise keys.error(
             ", ".join(unread),
@@ -102,8 +119,15 @@ def _read(keys: Keys, family: Family, name: str) -> Model:
             "give the model in Peakcast's own fields (num_experts, top_k, expert_hidden, "
             "dense_layers), or remove the key if it has no weight",
         )
-    object.__setattr__(model, "assumptions", tuple(keys.assumptions))
-    return model
+    keys.ignore(("mamba_ssm_dtype",))
+    mixers = [] if keys.has("layer_types") else keys.unread(MIXERISH)
+    if mixers:
+        raise keys.error(
+            ", ".join(mixers),
+            "speaks of layers that are no attention, which the planner cannot price",
+            "say which layers are which with layer_types "
+            f"({', '.join((*ATTENTION[:3], *LINEAR[:1]))}), or remove the key if no layer is so",
+        )
 
 
 def _expert_fields(experts: Experts) -> dict[str, Any]:
@@ -124,14 +148,22 @@ def _biases(keys: Keys, family: Family) -> dict[str, Any]:
     return {
         "qkv_bias": attention if family.qkv_bias is None else family.qkv_bias,
         "output_bias": attention if family.output_bias is None else family.output_bias,
-        "mlp_bias": mlp,
+        "mlp_bias": mlp or family.mlp_bias,
         "expert_bias": family.expert_bias,
         "router_bias": family.router_bias,
     }
 
 
+def _positions(keys: Keys, family: Family) -> int:
+    name = family.learned_positions
+    return keys.count(name, least=1) if name else 0
+
+
 def _kv_heads(keys: Keys, heads: int, latent: LatentAttention | None) -> int:
     names = ("num_key_value_heads", "n_head_kv", "num_kv_heads", "multi_query_group_num")
+    names = (*names, "kv_n_heads")
+    if keys.flag("multi_query") and not keys.has(*names):
+        return 1
     if not keys.has(*names):
         if latent is None:
             keys.assume(f"num_key_value_heads not given: as many as heads, {heads}")
@@ -162,10 +194,8 @@ def _tied(keys: Keys) -> bool:
 
 
 def _gated(keys: Keys) -> bool:
-    activation = keys.text(
-        *("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act"),
-        default="silu",
-    )
+    names = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
+    activation = keys.text(*names, default="silu")
     plain = activation in ("relu", "relu2", "gelu_new", "gelu_fast")
     if plain:
         keys.assume(f"activation {activation}: a feed-forward part of one input projection")

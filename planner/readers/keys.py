@@ -18,6 +18,13 @@ MOST_LAYERS = 4096
 EXPERTISH = re.compile(r"expert|moe|sparse_step|dense_replace|mixture", re.IGNORECASE)
 """Keys that may turn layers into mixtures of experts."""
 
+MIXERISH = re.compile(
+    r"mamba|ssm|rwkv|recurrent|lightning|conv_l_cache|attn_layer_period|attn_type_list"
+    r"|block_type|hybrid_override|attn_layer_indices|full_attn_idxs",
+    re.IGNORECASE,
+)
+"""Keys that may replace attention by a mixer of another kind."""
+
 
 def load_mapping(config: Mapping[str, Any] | str | Path) -> tuple[dict[str, Any], str]:
     """Return the configuration as a mapping, and what to call it in errors.
@@ -164,13 +171,21 @@ class Keys:
         """Mark keys as known and without weight here."""
         self._read.update(names)
 
-    def unread(self) -> list[str]:
-        """Keys that look like experts and that nobody read."""
-        return sorted(
+    def unread(self, looks_like: re.Pattern[str]) -> list[str]:
+        """Keys of some look, on this level or one below, that are given and that nobody read."""
+        found = [
             name
             for name, value in self._data.items()
-            if name not in self._read and EXPERTISH.search(name) and value not in (None, [])
-        )
+            if name not in self._read and looks_like.search(name) and value not in (None, [], 0)
+        ]
+        found += [
+            f"{name}.{inner}"
+            for name, value in self._data.items()
+            if name not in self._read and isinstance(value, Mapping)
+            for inner in value
+            if looks_like.search(str(inner))
+        ]
+        return sorted(found)
 
     def error(self, name: str, what: str, way_out: str) -> ConfigError:
         """Return an error that names the key."""

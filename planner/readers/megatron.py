@@ -12,7 +12,7 @@ from typing import Any
 from planner.errors import ConfigError
 from planner.mixers import LatentAttention, LinearAttention
 from planner.model import Model
-from planner.readers.keys import Keys
+from planner.readers.keys import EXPERTISH, Keys
 
 WEIGHTLESS = (
     *("moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff"),
@@ -88,7 +88,7 @@ def read_megatron(config: object) -> Model:
         tied_embeddings=_tied(keys),
         mtp_layers=keys.count("mtp_num_layers", default=0),
     )
-    unread = keys.unread()
+    unread = keys.unread(EXPERTISH)
     if unread:
         raise keys.error(
             ", ".join(unread),

@@ -12,6 +12,7 @@ from tests.conftest import GOLDEN
 
 CONFIGS = GOLDEN / "configs"
 PUBLISHED = json.loads((GOLDEN / "published_models.json").read_text())["cases"]
+COUNTS = json.loads((GOLDEN / "published_counts.json").read_text())["cases"]
 FILES = sorted(CONFIGS.glob("*.json"))
 MIXTRAL = json.loads((CONFIGS / "mixtral-8x7b.json").read_text())
 
@@ -31,6 +32,12 @@ def test_published_configurations(case):
     for name, value in case.items():
         if name != "file":
             assert read.get(name, getattr(model, name, None)) == value, name
+
+
+@pytest.mark.parametrize("case", COUNTS, ids=lambda case: case["name"])
+def test_published_counts(case):
+    """Reference: totals that model cards print, to the parameter."""
+    assert Model.from_hf(case["config"]).parameters.total == case["total"]
 
 
 def test_golden_copies_are_the_shared_ones():
@@ -78,6 +85,10 @@ def test_a_checkpoint_of_ours_is_a_number():
         ({"moe_intermediate_size": [1024, 2048]}, "moe_intermediate_size differs"),
         ({"mlp_only_layers": [40]}, "mlp_only_layers names layer 40"),
         ({"vocab_size": None}, "vocab_size"),
+        ({"attn_layer_period": 8}, "attn_layer_period speaks of layers that are no attention"),
+        ({"mamba_d_state": 16}, "mamba_d_state"),
+        ({"num_local_experts": None, "num_experts_per_tok": None,
+          "mlp_config": {"moe_slots": 4}}, "mlp_config.moe_slots"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
     ],
 )  # fmt: skip
