@@ -46,6 +46,18 @@ def read_hf(config: Mapping[str, Any] | str | Path) -> Model:
     flat = {key: value for part in (*parts, data) for key, value in _given(part).items()}
     keys = Keys({**(family.defaults if family else {}), **flat}, where)
     keys.ignore(PARTS)
+    _state_what_is_supplied(keys, family, model_type, data, outer)
+    return _read(keys, family or Family(), _name(outer, model_type))
+
+
+def _state_what_is_supplied(
+    keys: Keys,
+    family: Family | None,
+    model_type: str,
+    data: Mapping[str, Any],
+    outer: Mapping[str, Any],
+) -> None:
+    """Keep as assumptions what comes from the family, and what is left out."""
     if family is not None and family.note:
         keys.assume(family.note)
     if family is None:
@@ -56,7 +68,6 @@ def read_hf(config: Mapping[str, Any] | str | Path) -> Model:
     for name in ("vision_config", "audio_config"):
         if outer.get(name) is not None:
             keys.assume(f"{name} left out: only the language model is priced")
-    return _read(keys, family or Family(), _name(outer, model_type))
 
 
 def _given(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,8 +171,10 @@ def _positions(keys: Keys, family: Family) -> int:
 
 
 def _kv_heads(keys: Keys, heads: int, latent: LatentAttention | None) -> int:
-    names = ("num_key_value_heads", "n_head_kv", "num_kv_heads", "multi_query_group_num")
-    names = (*names, "kv_n_heads")
+    names = (
+        *("num_key_value_heads", "n_head_kv", "num_kv_heads", "multi_query_group_num"),
+        "kv_n_heads",
+    )
     if keys.flag("multi_query") and not keys.has(*names):
         return 1
     if not keys.has(*names):
