@@ -38,16 +38,21 @@ class Compiled:
     __slots__ = ("_forms", "layers", "linear_layers", "moments", "stages", "unpriced")
 
     def __init__(
-        self, stages: tuple[Stage, ...], unpriced: tuple[Unpriced, ...], layers: int
+        self,
+        stages: tuple[Stage, ...],
+        unpriced: tuple[Unpriced, ...],
+        layers: int,
+        linear_layers: frozenset[int],
     ) -> None:
         self.stages = stages
         self.unpriced = unpriced
         self.layers = layers
+        self.linear_layers = linear_layers
         self.moments = tuple(stage.moment for stage in stages)
         self._forms: dict[tuple[bool, bool], Forms] = {}
 
     def forms(self, accumulating: bool, forward_only: bool) -> Forms:
-        """Return the stages folded for layers that are all alike; made when first asked for."""
+        """Return the stages folded for layers of the same routed rows; made when first asked."""
         found = self._forms.get((accumulating, forward_only))
         if found is None:
             found = self._forms[accumulating, forward_only] = fold_stages(
@@ -55,6 +60,7 @@ class Compiled:
                 self.layers,
                 accumulating,
                 forward_only,
+                self.linear_layers,
             )
         return found
 
@@ -113,7 +119,7 @@ class TermCompiler:
         stages = tuple([_stage(moment, live[moment]) for moment in Moment if moment in live])
         if not stages:  # nothing of this step is in the table, and every part is said unpriced
             stages = (Stage(Moment.FORWARD_FLOOR, (), (), ()),)
-        return Compiled(stages, tuple(unpriced), local.layers)
+        return Compiled(stages, tuple(unpriced), local.layers, local.linear_layers)
 
     def _choose(self, local: Local) -> Here:
         """Choose the entry of every term that holds under a rank's facts."""

@@ -129,7 +129,7 @@ class Figures:
 
     def _fullest(self, forms: Sequence[Form], rows: int | tuple[int, ...]) -> int:
         """Return the highest of some forms, in thousandths."""
-        _, tokens, requests, _, _, slots, head, _, _ = self.work
+        _, tokens, requests, _, _, slots, head, *_ = self.work
         highest = 0
         for once, a, b, c, d, e in forms:
             value = once + a * tokens + b * requests + c * rows + d * slots + e * head  # type: ignore[operator]
@@ -140,7 +140,7 @@ class Figures:
     def _alike(self) -> list[StageFigure]:
         """Return every stage where all layers have the same routed rows."""
         assert self._forms is not None
-        _, tokens, requests, rows, more_rows, slots, head, _, _ = self.work
+        _, tokens, requests, rows, more_rows, slots, head, *_ = self.work
         assert isinstance(rows, int)
         assert isinstance(more_rows, int)
         found: list[StageFigure] = []

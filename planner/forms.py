@@ -1,9 +1,10 @@
-"""Forms: a stage as a linear form of six counts, where every layer of a rank is alike.
+"""Forms: a stage as a linear form of six counts, where every layer has the same routed rows.
 
-With the same routed rows in every layer a stage is affine in the layer's place from the first to
-the last but one (the last has none above it). So its fullest layer is one of three, each of which
-folds to ``a + b·tokens + c·requests + d·rows + e·slots + f·head tokens`` with coefficients that are
-never negative: a form that is nowhere above another can be left out for good.
+A stage is then affine in the layer's place, among layers of one mixer, from the first to the last
+but one (the last has none above it). So its fullest layer is one of three, or of five where there
+are two mixers, each of which folds to ``a + b·tokens + c·requests + d·rows + e·slots + f·head
+tokens`` with coefficients that are never negative: a form that is nowhere above another can be left
+out for good.
 """
 
 from collections.abc import Sequence
@@ -40,13 +41,22 @@ class Forms(NamedTuple):
     persistent: tuple[Form, ...]
 
 
-def fullest_layers(moment: Moment, layers: int, forward_only: bool) -> tuple[int, ...]:
-    """Layers at which ``moment`` can be fullest where all are alike; ``layers``: the call's end."""
+def fullest_layers(
+    moment: Moment, layers: int, forward_only: bool, linear_layers: frozenset[int] = frozenset()
+) -> tuple[int, ...]:
+    """Layers at which ``moment`` can be fullest for equal rows; ``layers``: the call's end."""
     if moment is Moment.BETWEEN_CALLS:
         return (layers,)
-    if forward_only:
-        return (0,)
-    return tuple(sorted({0, max(layers - 2, 0), layers - 1}))
+    found: set[int] = set() if forward_only else {layers - 1}
+    for linear in (False, True):
+        alike = [layer for layer in range(layers) if (layer in linear_layers) is linear]
+        if forward_only:
+            found.update(alike[:1])
+            continue
+        if alike and alike[-1] == layers - 1:
+            alike.pop()
+        found.update(alike[:1] + alike[-1:])
+    return tuple(sorted(found))
 
 
 def fold_stages(
@@ -54,6 +64,7 @@ def fold_stages(
     layers: int,
     accumulating: bool,
     forward_only: bool,
+    linear_layers: frozenset[int] = frozenset(),
 ) -> Forms:
     """Fold (moment, total weights, persistent weights) of each stage; drop what never is fullest.
 
@@ -62,25 +73,22 @@ def fold_stages(
     folded: list[tuple[tuple[int, Form], ...]] = []
     peaks: dict[Phase, list[tuple[int, Form]]] = {}
     persistent: list[tuple[int, Form]] = []
+
+    def fold(weights: Weights, layer: int) -> tuple[int, Form]:
+        linear = layer in linear_layers
+        return layer, _fold(weights, _basis(layers, layer, accumulating, forward_only, linear))
+
     for moment, total, kept in stages:
         phase = moment.phase
         if forward_only and phase is Phase.BACKWARD:
             folded.append(())
             continue
-        at = fullest_layers(moment, layers, forward_only)
-        candidates = _undominated(
-            [
-                (layer, _fold(total, _basis(layers, layer, accumulating, forward_only)))
-                for layer in at
-            ]
-        )
+        at = fullest_layers(moment, layers, forward_only, linear_layers)
+        candidates = _undominated([fold(total, layer) for layer in at])
         folded.append(tuple(candidates))
         peaks.setdefault(phase, []).extend(candidates)
         if kept and phase is not Phase.BETWEEN:
-            persistent += [
-                (layer, _fold(kept, _basis(layers, layer, accumulating, forward_only)))
-                for layer in at
-            ]
+            persistent += [fold(kept, layer) for layer in at]
     return Forms(
         stages=tuple(folded),
         peaks={phase: _forms(_undominated(found)) for phase, found in peaks.items()},
@@ -124,12 +132,14 @@ def _covers(over: Form, under: Form) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _basis(layers: int, layer: int, accumulating: bool, forward_only: bool) -> Basis:
+def _basis(layers: int, layer: int, accumulating: bool, forward_only: bool, linear: bool) -> Basis:
     """For each quantity, which of the six counts it is made of here, and how many times."""
+    linear_layers = frozenset((layer,)) if linear else frozenset()
 
     def counts(tokens: int, requests: int, rows: int, slots: int, head: int) -> tuple[int, ...]:
         return Work(
-            layers, tokens, requests, rows, rows, slots, head, accumulating, forward_only
+            *(layers, tokens, requests, rows, rows, slots, head, accumulating, forward_only),
+            linear_layers,
         ).at(layer, rows)
 
     fixed = counts(0, 0, 0, 0, 0)

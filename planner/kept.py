@@ -25,6 +25,8 @@ class Kept:
         Microbatches in flight of the last virtual stage.
     attention_here, linear_here, dense_here, moe_here
         Layers of the rank, of each kind.
+    linear_places
+        Which of the rank's layers, counted from its first, have linear attention.
     """
 
     attention: int
@@ -39,6 +41,7 @@ class Kept:
     flights: int
     attention_here: int
     linear_here: int
+    linear_places: frozenset[int]
     dense_here: int
     moe_here: int
 
@@ -86,6 +89,7 @@ def kept_of(model: Model, stage: Stage, step: Step) -> Kept:
         flights=stage.in_flight[-1],
         attention_here=sum(layer not in linear for layer in stage.layers),
         linear_here=sum(layer in linear for layer in stage.layers),
+        linear_places=frozenset(i for i, layer in enumerate(stage.layers) if layer in linear),
         dense_here=sum(layer not in moe for layer in stage.layers),
         moe_here=sum(layer in moe for layer in stage.layers),
     )

@@ -137,6 +137,7 @@ class Loader:
             head,
             accumulating,
             layout.forward_only and local.recompute == "full",
+            local.linear_layers,
         )
 
     def _figures(self, work: Work, layout: Layout, busiest: int, held: int) -> Figures:

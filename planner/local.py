@@ -19,6 +19,7 @@ WHOLE = 2**40
 class Local:
     """Widths and counts on one rank, in elements unless the name says otherwise.
 
+    ``linear_layers`` are the places, among this rank's layers, of those with linear attention;
     ``stream`` is the width of the stream where tensor parallelism divides it along the sequence;
     ``row_share`` says which part of tokens x top-k arrives at this rank's experts beside expert
     parallelism, as (numerator, denominator).
@@ -58,6 +59,7 @@ class Local:
     dense_layers: int
     moe_layers: int
     attention_layers: int
+    linear_layers: frozenset[int]
     dense_hidden: int
     gated_mlp: bool
     latent_attention: LatentAttention | None
@@ -144,6 +146,7 @@ def localize(model: Model, topology: Topology, step: Step, pp_rank: int = 0) -> 
         dense_layers=kept.dense_here,
         moe_layers=kept.moe_here,
         attention_layers=kept.attention_here,
+        linear_layers=kept.linear_places,
         dense_hidden=model.dense_hidden // topology.tp,
         gated_mlp=model.gated_mlp,
         latent_attention=model.latent_attention,

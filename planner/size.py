@@ -33,6 +33,9 @@ class Size:
     tokens_reached, rows_reached, group_tokens_reached, tokens_passed, rows_passed, …
         Per token, routed row and slot, counted once for each layer up to and with the one at hand
         (reached), and for each layer above it (passed).
+    attention_tokens, linear_tokens, linear_requests
+        Per local token where the layer at hand has attention, and where it has linear attention;
+        per request of the replica where it has linear attention.
     tokens_behind
         Per token, once for each layer above but the nearest, whose input gradient is the one that
         the layer at hand receives.
@@ -52,6 +55,9 @@ class Size:
     group_tokens_reached: int = 0
     group_tokens_passed: int = 0
     tokens_behind: int = 0
+    attention_tokens: int = 0
+    linear_tokens: int = 0
+    linear_requests: int = 0
 
     def __post_init__(self) -> None:
         if min(per_unit(self)) < 0:

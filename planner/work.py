@@ -24,6 +24,8 @@ class Work(NamedTuple):
         Whether an earlier child of the same call has left gradients that this one adds to.
     forward_only
         Whether no request needs gradients: nothing is kept of layers that are over.
+    linear_layers
+        Layers, counted on this rank, whose mixer is linear attention.
     """
 
     layers: int
@@ -35,6 +37,7 @@ class Work(NamedTuple):
     head_tokens: int
     accumulating: bool = False
     forward_only: bool = False
+    linear_layers: frozenset[int] = frozenset()
 
     def quantities(self, layer: int, at_hand: int, below: int, total: int) -> tuple[int, ...]:
         """Return the counts at one layer in the order of `planner.size.QUANTITIES`.
@@ -48,6 +51,7 @@ class Work(NamedTuple):
             Routed rows of this layer, of those reached (with this one), and of all.
         """
         over = layer == self.layers
+        linear = layer in self.linear_layers
         reached, passed = (0, self.layers) if over else (layer + 1, self.layers - layer - 1)
         if self.forward_only and not over:
             reached, passed, below = 1, self.layers - 1, at_hand
@@ -66,6 +70,9 @@ class Work(NamedTuple):
             self.group_slots * reached,
             self.group_slots * passed,
             self.tokens * (passed if over else max(0, passed - 1)),
+            0 if over or linear else self.tokens,
+            self.tokens if linear else 0,
+            self.requests if linear else 0,
         )
 
     def at(self, layer: int, rows: int | tuple[int, ...]) -> tuple[int, ...]:

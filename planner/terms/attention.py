@@ -1,4 +1,4 @@
-"""Attention of the layer at hand: grouped queries, rotary positions, context parallelism."""
+"""Attention of the layer at hand, where it has one: queries, rotary positions, parallelism."""
 
 from planner.local import Local
 from planner.size import Size
@@ -13,8 +13,9 @@ TRACE = "ledger traces of the CPU ranks, 2026-11-30: docs/measurements/traces.md
     source=TRACE,
 )
 def qkv(local: Local) -> Size:
-    """(tokens, query width + 2 x key width) in the activation dtype."""
-    return Size(tokens=(local.query_width + 2 * local.kv_width) * local.itemsize)
+    """(tokens, query width + 2 x key width, gated 2 x query width) in the activation dtype."""
+    gate = local.query_width if local.gated_attention else 0
+    return Size(attention_tokens=(local.query_width + gate + 2 * local.kv_width) * local.itemsize)
 
 
 @term(
@@ -24,7 +25,7 @@ def qkv(local: Local) -> Size:
 )
 def queries(local: Local) -> Size:
     """(tokens, query width) in the activation dtype."""
-    return Size(tokens=local.query_width * local.itemsize)
+    return Size(attention_tokens=local.query_width * local.itemsize)
 
 
 @term(
@@ -35,7 +36,7 @@ def queries(local: Local) -> Size:
 )
 def keys(local: Local) -> Size:
     """(tokens, key width) in the activation dtype."""
-    return Size(tokens=local.kv_width * local.itemsize)
+    return Size(attention_tokens=local.kv_width * local.itemsize)
 
 
 @term(
@@ -46,7 +47,7 @@ def keys(local: Local) -> Size:
 )
 def gathered_keys(local: Local) -> Size:
     """(tokens x cp, key width) in the activation dtype: keys or values."""
-    return Size(tokens=local.cp * local.kv_width * local.itemsize)
+    return Size(attention_tokens=local.cp * local.kv_width * local.itemsize)
 
 
 @term(
@@ -56,7 +57,18 @@ def gathered_keys(local: Local) -> Size:
 )
 def output(local: Local) -> Size:
     """(tokens, query width) in the activation dtype."""
-    return Size(tokens=local.query_width * local.itemsize)
+    return Size(attention_tokens=local.query_width * local.itemsize)
+
+
+@term(
+    "attention.gate",
+    what="gate of attention's output, or its gradient",
+    when=lambda local: local.gated_attention,
+    source=TRACE,
+)
+def gate(local: Local) -> Size:
+    """(tokens, query width) in the activation dtype."""
+    return Size(attention_tokens=local.query_width * local.itemsize)
 
 
 @term(
@@ -66,7 +78,7 @@ def output(local: Local) -> Size:
 )
 def rotary(local: Local) -> Size:
     """(tokens, head channels) in the activation dtype."""
-    return Size(tokens=local.head_dim * local.itemsize)
+    return Size(attention_tokens=local.head_dim * local.itemsize)
 
 
 @term(
@@ -76,7 +88,7 @@ def rotary(local: Local) -> Size:
 )
 def statistics(local: Local) -> Size:
     """(tokens, 2 x heads + key heads) fp32."""
-    return Size(tokens=4 * (2 * local.num_heads + local.num_kv_heads))
+    return Size(attention_tokens=4 * (2 * local.num_heads + local.num_kv_heads))
 
 
 @term(
