@@ -19,10 +19,12 @@ from jobs.backend import cpu
 SEED = 913
 CASES = {
     "one rank, no recompute": ("ep1_cp1", {"recompute": "none"}, None),
+    "one rank, state released": ("ep1_cp1", {"release_dispatcher_state": True}, None),
     "ep1_cp2 alltoall": ("ep1_cp2", {}, None),
     "ep2_cp1 alltoall": ("ep2_cp1", {"dispatcher": "alltoall"}, None),
     "ep2_cp1 hybridep": ("ep2_cp1", {}, None),
     "ep2_cp1 hybridep, no recompute": ("ep2_cp1", {"recompute": "none"}, None),
+    "ep2_cp1 hybridep, state released": ("ep2_cp1", {"release_dispatcher_state": True}, None),
     "ep2_cp2 alltoall": ("ep2_cp2", {"dispatcher": "alltoall"}, None),
     "ep2_cp2 hybridep": ("ep2_cp2", {}, None),
     "ep4_cp1 alltoall": ("ep4_cp1", {"dispatcher": "alltoall"}, None),

@@ -83,3 +83,12 @@ def test_a_fake_rank_sees_what_the_real_one_does(real, case):
                     call,
                     figure,
                 )
+
+
+def test_released_state_is_not_held_over(real):
+    """Law: what each dispatcher lets go of after its layer's backward no later call begins with."""
+    for rank in real[:2]:
+        kept = rank["ep2_cp1 hybridep"][1]["observed"]
+        released = rank["ep2_cp1 hybridep, released"][1]["observed"]
+        assert released["held_over_bytes"] == 0 < kept["held_over_bytes"]
+        assert released["working_set_bytes"] < kept["working_set_bytes"]

@@ -13,6 +13,8 @@ CASES = [
         for dispatcher in ("alltoall", "hybridep")
     ),
     "one rank, no recompute",
+    "one rank, state released",
+    "ep2_cp1 hybridep, state released",
     "ep2_cp1 hybridep, no recompute",
     "ep2_cp1 alltoall, empty replica",
     "ep2_cp1 hybridep, empty replica",
