@@ -36,6 +36,7 @@ def read_hf(config: Mapping[str, Any] | str | Path) -> Model:
             for key in ("tie_word_embeddings", "quantization_config", "architectures"):
                 if inner.get(key) is None and data.get(key) is not None:
                     inner[key] = data[key]
+            _refuse_experts_outside(data, inner, where, name)
             where, data = f"{where}, {name}", inner
             break
     model_type = data.get("model_type") or outer.get("model_type") or ""
@@ -48,6 +49,19 @@ def read_hf(config: Mapping[str, Any] | str | Path) -> Model:
     keys.ignore(PARTS)
     _state_what_is_supplied(keys, family, model_type, data, outer)
     return _read(keys, family or Family(), _name(outer, model_type))
+
+
+def _refuse_experts_outside(
+    data: Mapping[str, Any], inner: Mapping[str, Any], where: str, name: str
+) -> None:
+    """Raise for experts that stand beside the nested configuration instead of in it."""
+    beside = {key: value for key, value in data.items() if not isinstance(value, Mapping)}
+    outside = [key for key in Keys(beside, where).unread(EXPERTISH) if inner.get(key) is None]
+    if outside:
+        raise ConfigError(
+            f"{where}: {', '.join(outside)} stands beside {name}, not in it; "
+            f"move it into {name}, or remove it"
+        )
 
 
 def _state_what_is_supplied(

@@ -99,6 +99,14 @@ def test_what_is_not_understood_is_named(change, named):
     assert named in str(error.value)
 
 
+def test_experts_beside_a_nested_configuration_are_named():
+    """Reference: house rule; only the nested part is read, experts outside would vanish."""
+    inner = {key: value for key, value in MIXTRAL.items() if "expert" not in key}
+    outer = {"model_type": "mixtral", "text_config": inner, "num_local_experts": 8}
+    with pytest.raises(ConfigError, match="num_local_experts stands beside text_config"):
+        Model.from_hf(outer)
+
+
 @pytest.mark.parametrize(
     ("keys", "dense"),
     [
