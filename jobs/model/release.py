@@ -17,6 +17,8 @@ STATE = (
     "routing_map",
     "reversed_local_input_permutation_mapping",
     "handle",
+    "tokens_per_expert",
+    "num_global_tokens_per_local_expert",
 )
 """Attributes of a dispatcher and of its communication manager that hold tensors of a call."""
 
