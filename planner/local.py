@@ -20,9 +20,7 @@ class Local:
     """Widths and counts on one rank, in elements unless the name says otherwise.
 
     ``linear_layers`` are the places, among this rank's layers, of those with linear attention;
-    ``stream`` is the width of the stream where tensor parallelism divides it along the sequence;
-    ``row_share`` says which part of tokens x top-k arrives at this rank's experts beside expert
-    parallelism, as (numerator, denominator).
+    ``sp`` is the degree that divides the stream along the sequence: tp, or 1.
     """
 
     layers: int
