@@ -6,7 +6,7 @@ ranks which exchanged their samples take the same decision without another word,
 
 from typing import TYPE_CHECKING
 
-from planner.batch import Batch, lay_out
+from planner.batch import Batch
 from planner.children import Child, child_of, demands_of, fits, most_children, split
 from planner.coefficients import Unpriced
 from planner.memory import Demand, MemorySample
@@ -148,7 +148,7 @@ def admit(
     """
     sample.require(pricer.topology.world)
     together = pricer.coefficients.children_together
-    whole = child_of(pricer, lay_out(batch, pricer.topology), sample)
+    whole = child_of(pricer, pricer.lay_out(batch), sample)
     unpriced = pricer.unpriced
     if unpriced and not allow_unpriced:
         return _not_priced(pricer, whole, sample)

@@ -169,6 +169,8 @@ class Layout(NamedTuple):
     @property
     def even(self) -> bool:
         """Whether all replicas hold as many requests."""
+        if len(self.replicas) == 1:
+            return True
         first = len(self.replicas[0])
         return all(len(run) == first for run in self.replicas)
 
@@ -223,16 +225,23 @@ def lay_out(
     if batch.rank_tokens:
         return _as_laid(batch, topology)
     if replicas is None:
-        everything = range(len(batch.requests))
-        replicas = balanced_runs(batch.packed_lengths(everything), topology.dp)
+        everything = tuple(range(len(batch.requests)))
+        if topology.dp == 1:
+            replicas = (everything,)
+        else:
+            replicas = balanced_runs(batch.packed_lengths(everything), topology.dp)
     sizes = [batch.padded_tokens(run, cp) for run in replicas]
-    return Layout(
-        replicas,
-        tuple([Tokens(size // cp) for size in sizes for _ in range(cp)]),
-        Tokens(max(sizes)),
-        batch.forward_only,
-        batch.headless,
-    )
+    shares: list[int] = []
+    for size in sizes:
+        shares += [size // cp] * cp
+    return _layout(replicas, shares, max(sizes), batch)
+
+
+def _layout(
+    replicas: tuple[tuple[int, ...], ...], dense: Sequence[int], longest: int, batch: Batch
+) -> Layout:
+    tokens: tuple[Tokens, ...] = tuple(dense)  # type: ignore[arg-type]
+    return Layout(replicas, tokens, Tokens(longest), batch.forward_only, batch.headless)
 
 
 def _as_laid(batch: Batch, topology: Topology) -> Layout:
@@ -245,8 +254,4 @@ def _as_laid(batch: Batch, topology: Topology) -> Layout:
     per_replica = [
         sum(batch.rank_tokens[d * topology.cp : (d + 1) * topology.cp]) for d in range(topology.dp)
     ]
-    return Layout(
-        ((),) * topology.dp,
-        tuple(Tokens(tokens) for tokens in batch.rank_tokens),
-        Tokens(max(per_replica)),
-    )
+    return _layout(((),) * topology.dp, batch.rank_tokens, max(per_replica), batch)

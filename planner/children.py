@@ -96,6 +96,11 @@ def demands_of(
 
 def fits(children: Sequence[Child], sample: MemorySample, *, together: bool) -> bool:
     """Return whether every rank has room for running ``children`` one after the other."""
+    if len(children) == 1 and not sample.held_over_bytes and not sample.profiles:
+        for figures, room in zip(children[0].figures, sample.room_bytes, strict=True):
+            if room is not None and figures.demand > room:
+                return False
+        return True
     for peak, growth, room in needs(children, sample, together):
         if room is not None and peak + growth > room:
             return False

@@ -15,6 +15,10 @@ from planner.terms import TERMS
 COUNT = len(QUANTITIES)
 
 
+NamedWeights = tuple[str, int, int, Weights]
+"""A term's name, its first weight as index and thousandths, and the others."""
+
+
 class LiveTerm(NamedTuple):
     """A term that is live at a moment: its copies in thousandths and its weights."""
 
@@ -35,7 +39,15 @@ class Stage(NamedTuple):
 class Compiled:
     """The stages of one rank under one table, and what the table leaves out."""
 
-    __slots__ = ("_forms", "layers", "linear_layers", "moments", "stages", "unpriced")
+    __slots__ = (
+        "_forms",
+        "_named",
+        "layers",
+        "linear_layers",
+        "moments",
+        "stages",
+        "unpriced",
+    )
 
     def __init__(
         self,
@@ -50,6 +62,18 @@ class Compiled:
         self.linear_layers = linear_layers
         self.moments = tuple(stage.moment for stage in stages)
         self._forms: dict[tuple[bool, bool], Forms] = {}
+        self._named: dict[Moment, tuple[NamedWeights, ...]] = {}
+
+    def named(self, moment: Moment) -> tuple[NamedWeights, ...]:
+        """Return name and weights of every live term of a stage, laid out for summing."""
+        found = self._named.get(moment)
+        if found is None:
+            live = self.stages[self.moments.index(moment)].live
+            found = self._named[moment] = tuple(
+                (term.name, *(weights[0] if weights else (0, 0)), weights[1:])
+                for term, _, weights in live
+            )
+        return found
 
     def forms(self, accumulating: bool, forward_only: bool) -> Forms:
         """Return the stages folded for layers of the same routed rows; made when first asked."""

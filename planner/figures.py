@@ -8,20 +8,20 @@ layer of every stage is summed.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from planner.coefficients import MILLI
 from planner.compiled import Compiled, LiveTerm, dot, whole
-from planner.forms import Form, Forms
+from planner.forms import PEAK_PHASES, Form, Forms
 from planner.moments import Moment, Phase
 from planner.units import Bytes, Rows, Tokens
 from planner.work import Work
 
+MILLION = MILLI * MILLI
+"""Thousandths of bytes times thousandths of a margin, in one byte."""
 
-class StageFigure(NamedTuple):
-    """One stage in whole bytes: expected and bound, and the layer at which it is fullest."""
+StageFigure = tuple[Moment, int, int, int]
+"""A stage in whole bytes: moment, expected, bound, and the layer at which it is fullest."""
 
-    moment: Moment
-    expected: Bytes
-    bound: Bytes
-    layer: int
+NOTHING: StageFigure = (Moment.FORWARD_FLOOR, -1, -1, 0)
 
 
 class Growth(NamedTuple):
@@ -47,7 +47,17 @@ class Figures:
         What the buffers outside PyTorch grow by.
     """
 
-    __slots__ = ("_bounds", "_forms", "_stages", "compiled", "growth", "margin_milli", "work")
+    __slots__ = (
+        "_bounds",
+        "_demand",
+        "_forms",
+        "_peak",
+        "_stages",
+        "compiled",
+        "growth",
+        "margin_milli",
+        "work",
+    )
 
     def __init__(self, compiled: Compiled, work: Work, margin_milli: int, growth: Growth) -> None:
         self.compiled = compiled
@@ -57,49 +67,62 @@ class Figures:
         self._forms: Forms | None = None
         if type(work.rows) is int:
             self._forms = compiled.forms(work.accumulating, work.forward_only)
-        self._bounds: dict[Phase, Bytes] = {}
+        self._bounds: dict[Phase, int] = {}
         self._stages: tuple[StageFigure, ...] | None = None
+        self._peak = NOTHING
+        self._demand: int | None = None
 
     def bound(self, phase: Phase) -> Bytes:
         """Return the bound on the fullest moment of a phase (0: the phase has none)."""
         found = self._bounds.get(phase)
         if found is None:
             if self._forms is None:
-                found = max(
-                    (s.bound for s in self.stages if s.moment.phase is phase), default=Bytes(0)
-                )
+                found = max((s[2] for s in self.stages if s[0].phase is phase), default=0)
             else:
                 forms = self._forms.peaks.get(phase, ())
                 found = self._with_margin(self._fullest(forms, self.work.more_rows))
             self._bounds[phase] = found
-        return found
+        return Bytes(found)
 
     def expected(self, phase: Phase) -> Bytes:
         """Return the expected bytes of the fullest moment of a phase (0: the phase has none)."""
         if self._forms is None:
-            return max(
-                (s.expected for s in self.stages if s.moment.phase is phase), default=Bytes(0)
-            )
+            return Bytes(max((s[1] for s in self.stages if s[0].phase is phase), default=0))
         return Bytes(whole(self._fullest(self._forms.peaks.get(phase, ()), self.work.rows)))
 
     @property
     def expected_peak(self) -> Bytes:
         """Expected peak of the call's working set inside PyTorch."""
-        return max(self.expected(Phase.FORWARD), self.expected(Phase.BACKWARD))
+        if self._forms is None:
+            return max(self.expected(Phase.FORWARD), self.expected(Phase.BACKWARD))
+        return Bytes(whole(self._fullest(self._forms.peak, self.work.rows)))
 
     @property
     def demand(self) -> int:
         """Bound on the call's working set inside PyTorch, and growth outside it."""
-        return max(self.bound(Phase.FORWARD), self.bound(Phase.BACKWARD)) + self.growth.bound
+        if self._demand is None:
+            if self._forms is None:
+                peak = max(self.bound(Phase.FORWARD), self.bound(Phase.BACKWARD))
+            else:
+                highest = self._fullest(self._forms.peak, self.work.more_rows)
+                peak = Bytes(-(-highest * self.margin_milli // MILLION))
+            self._demand = peak + self.growth.bound
+        return self._demand
 
     @property
     def persistent_bound(self) -> Bytes:
         """The part of the bound that a split child keeps until its own backward."""
         if self._forms is not None:
-            return self._with_margin(self._fullest(self._forms.persistent, self.work.more_rows))
+            persistent = self._fullest(self._forms.persistent, self.work.more_rows)
+            return Bytes(self._with_margin(persistent))
         entries = self.work.everywhere(_each(self.work.more_rows, self.compiled.layers))[:-1]
-        return self._with_margin(
-            max((dot(s.persistent, at) for s in self.compiled.stages for at in entries), default=0)
+        return Bytes(
+            self._with_margin(
+                max(
+                    (dot(s.persistent, at) for s in self.compiled.stages for at in entries),
+                    default=0,
+                )
+            )
         )
 
     @property
@@ -110,26 +133,34 @@ class Figures:
             self._stages = tuple(self._alike() if alike else self._layer_by_layer())
         return self._stages
 
-    def lines(self, stage: StageFigure) -> list[tuple[LiveTerm, Bytes]]:
-        """Return every live term of a stage with its expected bytes."""
-        quantities = self.work.at(stage.layer, self.work.rows)
-        index = self.compiled.moments.index(stage.moment)
-        return [
-            (live, Bytes(whole(dot(live.weights, quantities))))
-            for live in self.compiled.stages[index].live
-        ]
+    @property
+    def peak(self) -> StageFigure:
+        """The stage of the expected peak, the first of those that are as full."""
+        return self._peak if self.stages else NOTHING
+
+    def terms(self, stage: StageFigure) -> dict[str, Bytes]:
+        """Return the expected bytes of every live term of a stage."""
+        quantities = self.work.at(stage[3], self.work.rows)
+        return {  # type: ignore[return-value]
+            name: -(-(value * quantities[index] + (dot(rest, quantities) if rest else 0)) // MILLI)
+            for name, index, value, rest in self.compiled.named(stage[0])
+        }
+
+    def live(self, stage: StageFigure) -> Sequence[LiveTerm]:
+        """Return the live terms of a stage."""
+        return self.compiled.stages[self.compiled.moments.index(stage[0])].live
 
     @property
     def routed_rows(self) -> tuple[Rows, ...]:
         """Expected routed rows of each layer."""
         return tuple(Rows(rows) for rows in _each(self.work.rows, self.compiled.layers))
 
-    def _with_margin(self, milli: int) -> Bytes:
-        return Bytes(whole(whole(milli * self.margin_milli)))
+    def _with_margin(self, milli: int) -> int:
+        return -(-milli * self.margin_milli // MILLION)
 
     def _fullest(self, forms: Sequence[Form], rows: int | tuple[int, ...]) -> int:
         """Return the highest of some forms, in thousandths."""
-        _, tokens, requests, _, _, slots, head, *_ = self.work
+        _, tokens, requests, _, _, slots, head = self.work[:7]
         highest = 0
         for once, a, b, c, d, e in forms:
             value = once + a * tokens + b * requests + c * rows + d * slots + e * head  # type: ignore[operator]
@@ -140,22 +171,25 @@ class Figures:
     def _alike(self) -> list[StageFigure]:
         """Return every stage where all layers have the same routed rows."""
         assert self._forms is not None
-        _, tokens, requests, rows, more_rows, slots, head, *_ = self.work
-        assert isinstance(rows, int)
-        assert isinstance(more_rows, int)
+        _, tokens, requests, rows, more_rows, slots, head = self.work[:7]
+        margin = self.margin_milli
         found: list[StageFigure] = []
-        for moment, candidates in zip(self.compiled.moments, self._forms.stages, strict=True):
+        peak = NOTHING
+        for moment, may_be_peak, candidates in self._forms.stages:
             expected = bound = at = -1
             for layer, (once, a, b, c, d, e) in candidates:
                 fixed = once + a * tokens + b * requests + d * slots + e * head
-                if fixed + c * rows > expected:
-                    expected, at = fixed + c * rows, layer
-                if fixed + c * more_rows > bound:
-                    bound = fixed + c * more_rows
-            if candidates:
-                found.append(
-                    StageFigure(moment, Bytes(whole(expected)), self._with_margin(bound), at)
-                )
+                value = fixed + c * rows  # type: ignore[operator]
+                if value > expected:
+                    expected, at = value, layer
+                value = fixed + c * more_rows  # type: ignore[operator]
+                if value > bound:
+                    bound = value
+            stage = moment, -(-expected // MILLI), -(-bound * margin // MILLION), at
+            if may_be_peak and stage[1] > peak[1]:
+                peak = stage
+            found.append(stage)
+        self._peak = peak
         return found
 
     def _layer_by_layer(self) -> list[StageFigure]:
@@ -170,15 +204,10 @@ class Figures:
             at = (layers,) if stage.moment is Moment.BETWEEN_CALLS else range(layers)
             sums = [dot(stage.total, expected[layer]) for layer in at]
             fullest = max(sums)
-            high = max(dot(stage.total, more[layer]) for layer in at)
-            found.append(
-                StageFigure(
-                    stage.moment,
-                    Bytes(whole(fullest)),
-                    self._with_margin(high),
-                    at[sums.index(fullest)],
-                )
-            )
+            high = self._with_margin(max(dot(stage.total, more[layer]) for layer in at))
+            found.append((stage.moment, whole(fullest), high, at[sums.index(fullest)]))
+        peaks = [s for s in found if s[0].phase in PEAK_PHASES]
+        self._peak = max(peaks, key=lambda stage: stage[1], default=NOTHING)
         return found
 
 

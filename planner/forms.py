@@ -23,21 +23,29 @@ Form = tuple[int, int, int, int, int, int]
 Basis = tuple[tuple[tuple[int, int], ...], ...]
 
 
+PEAK_PHASES = (Phase.FORWARD, Phase.BACKWARD)
+"""The phases whose fullest moment is a call's peak."""
+
+
 class Forms(NamedTuple):
     """Every stage's forms.
 
     Parameters
     ----------
     stages
-        For each stage, (layer, form) of each layer at which it can be fullest.
+        For each stage: its moment, whether it can be the call's peak, and (layer, form) of each
+        layer at which it can be fullest. Those that the call does not pass through are left out.
     peaks
         For each phase, the forms of which one is its peak.
+    peak
+        Forms of which one is the peak of forward and backward together.
     persistent
         Forms of what a split child keeps until its backward.
     """
 
-    stages: tuple[tuple[tuple[int, Form], ...], ...]
+    stages: tuple[tuple[Moment, bool, tuple[tuple[int, Form], ...]], ...]
     peaks: dict[Phase, tuple[Form, ...]]
+    peak: tuple[Form, ...]
     persistent: tuple[Form, ...]
 
 
@@ -70,7 +78,7 @@ def fold_stages(
 
     Without gradients there is no backward: its stages have no forms.
     """
-    folded: list[tuple[tuple[int, Form], ...]] = []
+    folded: list[tuple[Moment, bool, tuple[tuple[int, Form], ...]]] = []
     peaks: dict[Phase, list[tuple[int, Form]]] = {}
     persistent: list[tuple[int, Form]] = []
 
@@ -81,17 +89,17 @@ def fold_stages(
     for moment, total, kept in stages:
         phase = moment.phase
         if forward_only and phase is Phase.BACKWARD:
-            folded.append(())
             continue
         at = fullest_layers(moment, layers, forward_only, linear_layers)
         candidates = _undominated([fold(total, layer) for layer in at])
-        folded.append(tuple(candidates))
+        folded.append((moment, phase in PEAK_PHASES, tuple(candidates)))
         peaks.setdefault(phase, []).extend(candidates)
         if kept and phase is not Phase.BETWEEN:
             persistent += [fold(kept, layer) for layer in at]
     return Forms(
         stages=tuple(folded),
         peaks={phase: _forms(_undominated(found)) for phase, found in peaks.items()},
+        peak=_forms(_undominated([c for phase in PEAK_PHASES for c in peaks.get(phase, ())])),
         persistent=_forms(_undominated(persistent)),
     )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from planner.batch import Layout
+from planner.batch import Batch, Layout, lay_out
 from planner.coefficients import Coefficients
 from planner.compiled import Compiled, whole
 from planner.figures import Figures, Growth
@@ -46,8 +46,16 @@ class Loader:
         self._worst = min(local.top_k, local.local_experts)
         self._buffered = local.dispatcher == "hybridep"
         self._slot_bytes = self.buffer_bytes(1)
+        self._grown: tuple[tuple[int, int], Growth] = (-1, -1), NO_GROWTH
+        self._laid: tuple[Batch, Layout] | None = None
         self._slots: list[int] | None = None
         self._groups: list[tuple[int, ...]] = []
+
+    def lay_out(self, batch: Batch) -> Layout:
+        """Return `planner.batch.lay_out`'s layout; the last batch's is kept."""
+        if self._laid is None or self._laid[0] is not batch:
+            self._laid = batch, lay_out(batch, self.topology)
+        return self._laid[1]
 
     def figures(
         self, layout: Layout, held: int | tuple[int, ...], accumulating: bool
@@ -160,12 +168,17 @@ class Loader:
         policy = self.table.buffers
         if policy.reserve == "near-balanced":
             busiest = near_balanced_tokens(layout.longest, self.local.cp, layout.busiest)
+        key = busiest, held
+        if key == self._grown[0]:
+            return self._grown[1]
         needed = padded_tokens(busiest, self.local.group_ranks)
         require_tokens(needed, self.local.domains)
         slot = self._slot_bytes
         growth = growth_bytes(needed * slot, held * slot, policy)
         bound = whole(growth * self.table.growth_margin_milli)
-        return Growth(needed, growth, Bytes(bound))
+        found = Growth(needed, growth, Bytes(bound))
+        self._grown = key, found  # a batch is often decided on again
+        return found
 
     def buffer_bytes(self, padded: int) -> Bytes:
         """Bytes a HybridEP buffer of ``padded`` tokens per rank holds on each rank."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.admission import Decision, admit
-from planner.batch import Batch, Layout, lay_out
+from planner.batch import Batch, Layout
 from planner.coefficients import Coefficients, Unpriced
 from planner.compiled import Compiled, TermCompiler, dot, whole
 from planner.errors import ConfigError
@@ -63,9 +63,13 @@ class Pricer:
             Whether an earlier child of the same call has left gradients.
         """
         held = state.held_tokens if state is not None else 0
-        figures = self.figures(layout or lay_out(batch, self.topology), held, accumulating)
+        figures = self.figures(layout or self.lay_out(batch), held, accumulating)
         name = self.coefficients.name
         return tuple([Price(rank, name, of_rank) for rank, of_rank in enumerate(figures)])
+
+    def lay_out(self, batch: Batch) -> Layout:
+        """Return where the tokens of a batch lie: `planner.batch.lay_out`."""
+        return self._loader.lay_out(batch)
 
     def figures(
         self, layout: Layout, held_tokens: int | tuple[int, ...] = 0, accumulating: bool = False
@@ -100,7 +104,7 @@ class Pricer:
     ) -> Price:
         """Price a batch on the rank that needs most; it need not be the busiest in tokens."""
         held = state.held_tokens if state is not None else 0
-        figures = self.figures(layout or lay_out(batch, self.topology), held)
+        figures = self.figures(layout or self.lay_out(batch), held)
         worst, most = 0, -1
         for rank, of_rank in enumerate(figures):
             if rank and of_rank is figures[rank - 1]:
@@ -119,6 +123,8 @@ class Pricer:
     @property
     def unpriced(self) -> tuple[Unpriced, ...]:
         """What a rank will hold here and the table does not price."""
+        if len(self._stages) == 1:
+            return self._compiled.unpriced
         parts = [part for loader in self._stages for part in loader.compiled.unpriced]
         return tuple(dict.fromkeys(parts))
 

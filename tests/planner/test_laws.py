@@ -244,7 +244,7 @@ def test_folded_forms_equal_the_sum_of_terms(model, topology, step, table, batch
             assert summed.expected(phase) == alike.expected(phase)
             assert summed.bound(phase) == alike.bound(phase)
             assert alike.bound(phase) == max(
-                (s.bound for s in alike.stages if s.moment.phase is phase), default=0
+                (bound for moment, _, bound, _ in alike.stages if moment.phase is phase), default=0
             )
 
 
