@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from jobs import hybridep
 from jobs.meter.attribution import Attribution
-from jobs.meter.call import Call, CallLedger
+from jobs.meter.call import Call, CallLedger, total
 from jobs.meter.ledger import Ledger
 from jobs.meter.rules import attribute_peak
 from jobs.model.build import ModelUnderTest, routed_rows
@@ -147,12 +147,13 @@ class LiveLoop:
         self.model.zero_grad(set_to_none=True)
         if call is None:
             return loss, None
+        garbage = total(self.ledger.collect_garbage())
         seen = call.result
         attribution = attribute_peak(
             seen, self.spec.model, self.spec.step, [len(batch.tokens) for batch in children]
         )
         rows = routed_rows(self.model)
-        return loss, observe(seen, attribution, before, Outside.now(), rows, seconds)
+        return loss, observe(seen, attribution, before, Outside.now(), rows, garbage, seconds)
 
     def _register(self, children: Sequence[LocalBatch]) -> None:
         """Count the requests' tensors as resident: a trainer has them before it plans."""
@@ -256,6 +257,7 @@ def observe(
     before: Outside,
     after: Outside,
     rows: list[int],
+    garbage: int,
     seconds: float,
 ) -> Observed:
     """Return the meters' side of a call."""
@@ -273,4 +275,5 @@ def observe(
         routed_rows=rows,
         call_s=seconds,
         ledger_s=call.ledger_s,
+        garbage_bytes=garbage,
     )

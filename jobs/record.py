@@ -95,6 +95,9 @@ class Observed:
         Phase, module and operator of the allocation that made the peak.
     routed_rows
         Rows that arrived at this rank's experts, per layer (of the last child in a split call).
+    garbage_bytes
+        Left by the call and freed by nothing but the cyclic collector, which ran once the call was
+        over: neither referenced nor held over, and part of no price.
     call_s, ledger_s
         Wall time of the call, and the part of it spent in the ledger's own code.
     """
@@ -112,6 +115,7 @@ class Observed:
     routed_rows: list[int]
     call_s: float
     ledger_s: float
+    garbage_bytes: int = 0
 
 
 @dataclass(kw_only=True, slots=True)

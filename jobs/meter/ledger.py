@@ -7,6 +7,7 @@ custom operator is one operator: what it frees before it returns is not seen, no
 with dispatch modes disabled.
 """
 
+import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -80,6 +81,18 @@ class Ledger:
         """Bytes that earlier calls allocated and that are alive now; ask between calls."""
         self._bury()
         return total(self._held_over())
+
+    def collect_garbage(self) -> tuple[Allocation, ...]:
+        """Run the cyclic collector; return what calls had allocated and only it could free.
+
+        Such storages are garbage: nothing refers to them but a cycle of dead objects. What is still
+        alive afterwards is held over. Ask between calls.
+        """
+        self._bury()
+        alive = self._held_over()
+        gc.collect()
+        self._bury()
+        return tuple(a for a in alive if a.died is not None)
 
     @contextmanager
     def call(self) -> Iterator[Call]:
