@@ -141,10 +141,11 @@ class Figures:
     def terms(self, stage: StageFigure) -> dict[str, Bytes]:
         """Return the expected bytes of every live term of a stage."""
         quantities = self.work.at(stage[3], self.work.rows)
-        return {  # type: ignore[return-value]
+        found: dict[str, int] = {
             name: -(-(value * quantities[index] + (dot(rest, quantities) if rest else 0)) // MILLI)
             for name, index, value, rest in self.compiled.named(stage[0])
         }
+        return found  # type: ignore[return-value]
 
     def live(self, stage: StageFigure) -> Sequence[LiveTerm]:
         """Return the live terms of a stage."""
