@@ -75,6 +75,8 @@ class Local:
     whole_kv_width: int
     domains: int
     on_device: bool
+    offload_activations: bool
+    fp8: bool
 
     @property
     def whole_head(self) -> bool:
@@ -162,6 +164,8 @@ def localize(model: Model, topology: Topology, step: Step, pp_rank: int = 0) -> 
         whole_kv_width=model.num_kv_heads * model.head_dim,
         domains=ceil_div(topology.ep * topology.etp, step.nvlink_ranks),
         on_device=step.device == "cuda",
+        offload_activations=step.offload_activations,
+        fp8=step.fp8,
     )
 
 

@@ -53,6 +53,9 @@ class Step:
         Whether master weights and moments are divided over data parallelism.
     offload_percent
         Part of Adam's moments that lies in host memory, 0 to 100.
+    offload_activations, fp8
+        Whether activations are sent to host memory, and whether layers work in eight bits: no
+        table prices either, and a price says so.
     gradient_fp32
         Whether gradients of trained weights are kept in fp32.
     vocab_multiple
@@ -86,6 +89,8 @@ class Step:
     microbatches: int = 1
     distributed_optimizer: bool = True
     offload_percent: int = 0
+    offload_activations: bool = False
+    fp8: bool = False
     gradient_fp32: bool = True
     vocab_multiple: int = 1
     fused_activation: bool = True

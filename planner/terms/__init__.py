@@ -4,6 +4,7 @@ from planner.term import Term
 from planner.terms import (
     adapters,
     attention,
+    beyond,
     dispatch,
     experts,
     head,
@@ -92,4 +93,6 @@ TERMS: tuple[Term, ...] = (
     published.dense,
     published.moe,
     published.cold,
+    beyond.offloaded_activations,
+    beyond.eight_bit_copies,
 )

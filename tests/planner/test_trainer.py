@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner import Batch, ConfigError, Model, Moment, Step, Topology, compile_pricer
-from planner.coefficients import Coefficients
+from planner.coefficients import Coefficients, shipped_tables
 from planner.internode import internode_bytes
 from planner.outside import communicators, low_latency_bytes, nccl_bytes, outside_bytes
 from planner.stages import chunks_of, in_flight
@@ -296,6 +296,10 @@ def test_a_table_that_speaks_of_another_step_says_so():
     for table, step in (("art-nonfull", Step()), ("megatron-local", TRAIN)):
         pricer = compile_pricer(qwen(), Topology(), step, coefficients=table)
         assert pricer.price(Batch(tokens=64)).unpriced
+    for asked in ("offload_activations", "fp8"):
+        for table in shipped_tables():
+            pricer = compile_pricer(qwen(), Topology(), Step(**{asked: True}), coefficients=table)
+            assert any(part.what.startswith("beyond.") for part in pricer.unpriced)
     latent = Model.from_megatron(
         {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 64,
          "num_moe_experts": 4, "moe_layer_freq": "[0]*1+[1]*1", "multi_latent_attention": True,
@@ -308,7 +312,6 @@ def test_a_table_that_speaks_of_another_step_says_so():
 
 def test_every_table_names_known_families_elsewhere():
     """Reference: a family that no term has would hide a mistake."""
-    from planner.coefficients import shipped_tables
     from planner.terms import TERMS
 
     families = {term.family for term in TERMS}

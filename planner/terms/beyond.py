@@ -1,0 +1,31 @@
+"""Beyond: what a step may ask for and no table prices yet; a rank that has it says so.
+
+A declared term that no table has copies of is unpriced wherever it exists, so that admission
+refuses unless the caller leaves room for it.
+"""
+
+from planner.local import Local
+from planner.size import Size
+from planner.term import term
+
+
+@term(
+    "beyond.offloaded_activations",
+    what="activations on their way to host memory and back",
+    when=lambda local: local.offload_activations,
+    source="none: how many layers' activations are on the device at once is not known",
+)
+def offloaded_activations(local: Local) -> Size:
+    """(tokens, hidden) at least, in the activation dtype."""
+    return Size(tokens=local.streamed(local.hidden))
+
+
+@term(
+    "beyond.eight_bit_copies",
+    what="weights and activations of eight bits, and their transposes, beside or instead of others",
+    when=lambda local: local.fp8,
+    source="none: which copies a recipe keeps is not known (case M12)",
+)
+def eight_bit_copies(local: Local) -> Size:
+    """(tokens, hidden) at least, of one byte."""
+    return Size(tokens=local.streamed(local.hidden) // local.itemsize)
