@@ -1,6 +1,6 @@
 """Everything of a price that does not depend on the batch, folded once per topology."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from planner.coefficients import FACTS, MILLI, Coefficients, Copies, Unpriced
@@ -42,27 +42,39 @@ class Compiled:
     __slots__ = (
         "_forms",
         "_named",
+        "_say_unpriced",
+        "_unpriced",
         "layers",
         "linear_layers",
         "moments",
         "stages",
-        "unpriced",
+        "unpriced_parts",
     )
 
     def __init__(
         self,
         stages: tuple[Stage, ...],
-        unpriced: tuple[Unpriced, ...],
+        unpriced: Callable[[], tuple[Unpriced, ...]],
+        unpriced_parts: int,
         layers: int,
         linear_layers: frozenset[int],
     ) -> None:
         self.stages = stages
-        self.unpriced = unpriced
+        self.unpriced_parts = unpriced_parts
+        self._say_unpriced = unpriced
+        self._unpriced: tuple[Unpriced, ...] | None = None
         self.layers = layers
         self.linear_layers = linear_layers
         self.moments = tuple(stage.moment for stage in stages)
         self._forms: dict[tuple[bool, bool], Forms] = {}
         self._named: dict[Moment, tuple[NamedWeights, ...]] = {}
+
+    @property
+    def unpriced(self) -> tuple[Unpriced, ...]:
+        """What this rank will hold and the table does not price; worded when first asked for."""
+        if self._unpriced is None:
+            self._unpriced = self._say_unpriced()
+        return self._unpriced
 
     def named(self, moment: Moment) -> tuple[NamedWeights, ...]:
         """Return name and weights of every live term of a stage, laid out for summing."""
@@ -89,7 +101,9 @@ class Compiled:
         return found
 
 
-Chosen = tuple[tuple[Term, Mapping[Moment, int] | Unpriced], ...]
+At = Mapping[Moment, int]
+Tests = tuple[tuple[int, tuple[object, ...], bool], ...]
+Chosen = tuple[tuple[Term, At | None], ...]
 Here = tuple[Chosen, tuple[Unpriced, ...]]
 
 
@@ -114,6 +128,17 @@ class TermCompiler:
                     f"declared: {', '.join(sorted(known))}"
                 )
             self._entries[entry.term].append(entry)
+        self._tested = [
+            (
+                term,
+                [
+                    ({moment: n for moment, n in entry.at.items() if n}, _tests(entry))
+                    for entry in self._entries[term.name]
+                ],
+            )
+            for term in TERMS
+            if term.family not in table.elsewhere
+        ]
 
     def compile(self, local: Local) -> Compiled:
         """Fold shapes and copies for one rank.
@@ -123,18 +148,18 @@ class TermCompiler:
         TableError
             When two entries of the table cover one term here.
         """
-        facts = tuple(fact(local) for fact in FACTS.values())
+        facts = tuple([fact(local) for fact in FACTS.values()])
         here = self._chosen.get(facts)
         if here is None:
-            here = self._chosen[facts] = self._choose(local)
+            here = self._chosen[facts] = self._choose(local, facts)
         chosen, notes = here
         live: dict[Moment, list[LiveTerm]] = {}
-        unpriced = list(notes)
+        missing: list[Term] = []
         for term, at in chosen:
             if not term.when(local):
                 continue
-            if isinstance(at, Unpriced):
-                unpriced.append(at)
+            if at is None:
+                missing.append(term)
                 continue
             units = [(i, unit) for i, unit in enumerate(per_unit(term.size(local))) if unit]
             for moment, copies in at.items():
@@ -143,32 +168,55 @@ class TermCompiler:
         stages = tuple([_stage(moment, live[moment]) for moment in Moment if moment in live])
         if not stages:  # nothing of this step is in the table, and every part is said unpriced
             stages = (Stage(Moment.FORWARD_FLOOR, (), (), ()),)
-        return Compiled(stages, tuple(unpriced), local.layers, local.linear_layers)
 
-    def _choose(self, local: Local) -> Here:
+        def unpriced() -> tuple[Unpriced, ...]:
+            return (*notes, *[self._unpriced(term, local) for term in missing])
+
+        return Compiled(
+            stages, unpriced, len(notes) + len(missing), local.layers, local.linear_layers
+        )
+
+    def _choose(self, local: Local, facts: tuple[object, ...]) -> Here:
         """Choose the entry of every term that holds under a rank's facts."""
         notes = [note for note, when in self.table.notes if when.mismatch(local) is None]
         if local.dispatcher == "deepep" and not local.on_device:
             why = "DeepEP's buffers lie on a CUDA device; set Step.device to cuda to count them"
             notes.append(Unpriced("buffers.deepep", why))
-        found = [(term, self._copies_here(term, local)) for term in TERMS]
-        chosen = tuple([(term, at) for term, at in found if at])  # none that is never live
-        return chosen, tuple(notes)
+        chosen: list[tuple[Term, At | None]] = []
+        for term, entries in self._tested:
+            here = [at for at, tests in entries if _hold(tests, facts)]
+            if len(here) > 1:
+                raise TableError(
+                    f"{self.table.name} has {len(here)} entries for {term.name} that hold here"
+                )
+            if not here:
+                chosen.append((term, None))
+            elif here[0]:  # else it is never live
+                chosen.append((term, here[0]))
+        return tuple(chosen), tuple(notes)
 
-    def _copies_here(self, term: Term, local: Local) -> Mapping[Moment, int] | Unpriced:
-        if term.family in self.table.elsewhere:
-            return {}
+    def _unpriced(self, term: Term, local: Local) -> Unpriced:
         entries = self._entries[term.name]
-        here = [entry for entry in entries if entry.when.mismatch(local) is None]
-        if len(here) > 1:
-            raise TableError(
-                f"{self.table.name} has {len(here)} entries for {term.name} that hold here"
-            )
-        if here:
-            return {moment: copies for moment, copies in here[0].at.items() if copies}
         reasons = dict.fromkeys(str(entry.when.mismatch(local)) for entry in entries)
         why = "priced " + "; or ".join(reasons) if reasons else "the table has no copies of it"
         return Unpriced(term.name, f"{why} ({self.table.name})")
+
+
+def _tests(entry: Copies) -> Tests:
+    """Return what an entry's `When` asks of the facts, by their place."""
+    places = list(FACTS)
+    return tuple(
+        (places.index(fact), allowed, ">1" in allowed) for fact, allowed in entry.when.facts
+    )
+
+
+def _hold(tests: Tests, facts: tuple[object, ...]) -> bool:
+    """Return whether an entry holds: `When.mismatch` without its words."""
+    for place, allowed, above in tests:
+        value = facts[place]
+        if value not in allowed and not (above and isinstance(value, int) and value > 1):
+            return False
+    return True
 
 
 def compile_terms(local: Local, table: Coefficients) -> Compiled:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from planner.coefficients import MILLI
 from planner.compiled import Compiled, LiveTerm, dot, whole
-from planner.forms import PEAK_PHASES, Form, Forms
+from planner.forms import PEAK_PHASES, Form, Forms, fullest_layers
 from planner.moments import Moment, Phase
 from planner.units import Bytes, Rows, Tokens
 from planner.work import Work
@@ -50,7 +50,7 @@ class Figures:
     __slots__ = (
         "_bounds",
         "_demand",
-        "_forms",
+        "_folded",
         "_peak",
         "_stages",
         "compiled",
@@ -64,13 +64,18 @@ class Figures:
         self.work = work
         self.margin_milli = margin_milli
         self.growth = growth
-        self._forms: Forms | None = None
-        if type(work.rows) is int:
-            self._forms = compiled.forms(work.accumulating, work.forward_only)
+        self._folded: Forms | None = None
         self._bounds: dict[Phase, int] = {}
         self._stages: tuple[StageFigure, ...] | None = None
         self._peak = NOTHING
         self._demand: int | None = None
+
+    @property
+    def _forms(self) -> Forms | None:
+        """The stages folded, where every layer has the same routed rows."""
+        if self._folded is None and type(self.work.rows) is int:
+            self._folded = self.compiled.forms(self.work.accumulating, self.work.forward_only)
+        return self._folded
 
     def bound(self, phase: Phase) -> Bytes:
         """Return the bound on the fullest moment of a phase (0: the phase has none)."""
@@ -101,13 +106,33 @@ class Figures:
     def demand(self) -> int:
         """Bound on the call's working set inside PyTorch, and growth outside it."""
         if self._demand is None:
-            if self._forms is None:
+            forms = self._forms
+            if forms is None:
                 peak = max(self.bound(Phase.FORWARD), self.bound(Phase.BACKWARD))
             else:
-                highest = self._fullest(self._forms.peak, self.work.more_rows)
+                highest = self._fullest(forms.peak, self.work.more_rows)
                 peak = Bytes(-(-highest * self.margin_milli // MILLION))
             self._demand = peak + self.growth.bound
         return self._demand
+
+    @property
+    def demand_once(self) -> int:
+        """`demand`, summed at the layers that may be fullest: cheaper where forms serve once."""
+        compiled, work = self.compiled, self.work
+        if type(work.rows) is not int:
+            return self.demand
+        highest = 0
+        known: dict[int, tuple[int, ...]] = {}
+        for moment, total, _, _ in compiled.stages:
+            if moment.phase not in PEAK_PHASES:
+                continue
+            for layer in fullest_layers(
+                moment, compiled.layers, work.forward_only, compiled.linear_layers
+            ):
+                if layer not in known:
+                    known[layer] = work.at(layer, work.more_rows)
+                highest = max(highest, dot(total, known[layer]))
+        return self._with_margin(highest) + self.growth.bound
 
     @property
     def persistent_bound(self) -> Bytes:

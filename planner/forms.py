@@ -55,6 +55,11 @@ def fullest_layers(
     """Layers at which ``moment`` can be fullest for equal rows; ``layers``: the call's end."""
     if moment is Moment.BETWEEN_CALLS:
         return (layers,)
+    return _ends(layers, forward_only, linear_layers)
+
+
+@lru_cache(maxsize=4096)
+def _ends(layers: int, forward_only: bool, linear_layers: frozenset[int]) -> tuple[int, ...]:
     found: set[int] = set() if forward_only else {layers - 1}
     for linear in (False, True):
         alike = [layer for layer in range(layers) if (layer in linear_layers) is linear]

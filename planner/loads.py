@@ -75,6 +75,13 @@ class Loader:
             return [self._figures(work, layout, first, held)] * self.world
         return self._rank_by_rank(layout, held, accumulating)
 
+    def kinds(self, layout: Layout, held: int) -> list[Figures]:
+        """Return the figures of every kind of rank, each once."""
+        figures = self.figures(layout, held, accumulating=False)
+        if figures[0] is figures[-1] and figures.count(figures[0]) == len(figures):
+            return [figures[0]]
+        return list(dict.fromkeys(figures))
+
     def _rank_by_rank(
         self, layout: Layout, held: int | tuple[int, ...], accumulating: bool
     ) -> list[Figures]:

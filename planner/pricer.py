@@ -128,6 +128,15 @@ class Pricer:
         parts = [part for loader in self._stages for part in loader.compiled.unpriced]
         return tuple(dict.fromkeys(parts))
 
+    @property
+    def unpriced_parts(self) -> int:
+        """How many parts a rank of the first stage holds that the table does not price."""
+        return self._compiled.unpriced_parts
+
+    def kinds(self, layout: Layout, held_tokens: int = 0) -> list[Figures]:
+        """Return the figures of every kind of rank, each once."""
+        return [f for loader in self._stages for f in loader.kinds(layout, held_tokens)]
+
     def remade(self, *, topology: Topology | None = None, step: Step | None = None) -> "Pricer":
         """Return this pricer for another topology or step; raises as `compile_pricer` does."""
         return compile_pricer(

@@ -6,7 +6,7 @@ from itertools import product
 
 from planner.batch import Batch, Layout, lay_out
 from planner.children import child_of, fits
-from planner.coefficients import Coefficients, Unpriced
+from planner.coefficients import Coefficients
 from planner.compiled import TermCompiler
 from planner.errors import ConfigError
 from planner.memory import MemorySample
@@ -75,12 +75,14 @@ class Placement:
         What its fullest rank needs, growth included.
     room_bytes
         What every rank has.
+    unpriced_parts
+        How many parts the table does not price there.
     """
 
     topology: Topology
     demand_bytes: Bytes
     room_bytes: int
-    unpriced: tuple[Unpriced, ...]
+    unpriced_parts: int
 
     @property
     def fits(self) -> bool:
@@ -125,7 +127,7 @@ def topologies(
         raise ConfigError(f"{model.name} cannot be divided over {world} ranks in any way")
     return sorted(
         found,
-        key=lambda p: (len(p.unpriced), not p.fits, p.demand_bytes, _split_axes(p.topology)),
+        key=lambda p: (p.unpriced_parts, not p.fits, p.demand_bytes, _split_axes(p.topology)),
     )
 
 
@@ -142,17 +144,18 @@ def price_all(
     table = Coefficients.load(coefficients) if isinstance(coefficients, str) else coefficients
     terms = TermCompiler(table)
     step = step or Step()
+    layouts: dict[tuple[int, int], Layout] = {}
     for topology in places:
+        split = topology.dp, topology.cp
         try:
             pricer = compile_pricer(model, topology, step, coefficients=terms, routing=routing)
-            demand = _highest(pricer, lay_out(batch, topology))
+            if split not in layouts:
+                layouts[split] = lay_out(batch, topology)
+            kinds = pricer.kinds(layouts[split])
         except ConfigError:
             continue
-        yield Placement(topology, demand, room_bytes, pricer.unpriced)
-
-
-def _highest(pricer: Pricer, layout: Layout) -> Bytes:
-    return Bytes(max(figures.demand for figures in dict.fromkeys(pricer.figures(layout))))
+        demand = Bytes(max(figures.demand_once for figures in kinds))
+        yield Placement(topology, demand, room_bytes, pricer.unpriced_parts)
 
 
 def every_topology(world: int) -> Iterator[Topology]:

@@ -187,7 +187,7 @@ def test_a_price_and_a_decision(table):
 @pytest.mark.bench
 def test_ten_thousand_topologies():
     """Reference: 100 microseconds a topology, about 15 times the original formula."""
-    model, batch = qwen(num_layers=48), Batch(requests=[4096] * 512)
+    model, batch = qwen(num_layers=48), Batch(requests=[1024] * 1024)
     places = [
         topology
         for world in (64, 128, 256, 512, 1024)

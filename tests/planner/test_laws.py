@@ -239,6 +239,7 @@ def test_folded_forms_equal_the_sum_of_terms(model, topology, step, table, batch
         apart = alike.work._replace(rows=(rows[0],) * layers, more_rows=(rows[1],) * layers)
         summed = Figures(alike.compiled, apart, alike.margin_milli, alike.growth)
         assert summed.stages == alike.stages
+        assert summed.demand == alike.demand == alike.demand_once
         assert summed.persistent_bound == alike.persistent_bound
         for phase in Phase:
             assert summed.expected(phase) == alike.expected(phase)

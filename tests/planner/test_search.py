@@ -71,12 +71,13 @@ def test_topologies_come_best_first_and_their_demand_is_the_price():
     model = qwen(num_layers=8)
     batch = Batch(requests=[20_000] * 8)
     found = topologies(model, 8, 20 * 10**9, batch=batch, coefficients="art-shared")
-    keys = [(len(p.unpriced), not p.fits, p.demand_bytes) for p in found]
+    keys = [(p.unpriced_parts, not p.fits, p.demand_bytes) for p in found]
     assert keys == sorted(keys)
     assert {p.fits for p in found} == {True, False}
     for placement in found[::17]:
         pricer = compile_pricer(model, placement.topology, Step(), coefficients="art-shared")
         assert placement.demand_bytes == pricer.price(batch).demand_bytes
+        assert placement.unpriced_parts == len(pricer.price(batch).unpriced)
 
 
 def test_a_model_that_cannot_be_divided_is_an_error():
