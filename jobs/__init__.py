@@ -1,0 +1,1 @@
+"""What runs on ranks, and what starts it."""

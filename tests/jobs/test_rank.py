@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from small_cells import cell
 
 from jobs.record import RankRecord, read_records, record_path
 from jobs.spec import Calls, CellSpec, Meter
 from planner import Batch, MemorySample, compile_pricer
 from planner.units import GIB
-from small_cells import cell
 
 PROGRAM = """
 import sys
