@@ -8,7 +8,7 @@ from planner.errors import TableError
 from planner.forms import Forms, Weights, fold_stages
 from planner.local import Local
 from planner.moments import Moment
-from planner.size import QUANTITIES, per_unit
+from planner.size import QUANTITIES
 from planner.term import Term
 from planner.terms import TERMS
 
@@ -161,10 +161,14 @@ class TermCompiler:
             if at is None:
                 missing.append(term)
                 continue
-            units = [(i, unit) for i, unit in enumerate(per_unit(term.size(local))) if unit]
+            units = [(i, unit) for i, unit in enumerate(term.size(local)) if unit]
+            made: dict[int, LiveTerm] = {}  # one of each number of copies serves all moments
             for moment, copies in at.items():
-                weights = tuple([(index, copies * unit) for index, unit in units])
-                live.setdefault(moment, []).append(LiveTerm(term, copies, weights))
+                one = made.get(copies)
+                if one is None:
+                    weights = tuple([(index, copies * unit) for index, unit in units])
+                    one = made[copies] = LiveTerm(term, copies, weights)
+                live.setdefault(moment, []).append(one)
         stages = tuple([_stage(moment, live[moment]) for moment in Moment if moment in live])
         if not stages:  # nothing of this step is in the table, and every part is said unpriced
             stages = (Stage(Moment.FORWARD_FLOOR, (), (), ()),)
@@ -231,6 +235,8 @@ def _stage(moment: Moment, live: list[LiveTerm]) -> Stage:
             total[index] += value
             if term.persists:
                 persistent[index] += value
+    if min(total) < 0:
+        raise TableError(f"bytes at {moment} are negative: a term's size must not be")
     return Stage(moment, _nonzero(total), _nonzero(persistent), tuple(live))
 
 

@@ -5,14 +5,10 @@ tokens. So a price is a sum of products of counts, compiled once per topology, a
 a count rises.
 """
 
-from dataclasses import dataclass, fields
-from operator import attrgetter
-
-from planner.errors import ConfigError
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Size:
+class Size(NamedTuple):
     """Bytes per unit of each quantity, at one layer of one rank.
 
     Parameters
@@ -59,13 +55,6 @@ class Size:
     linear_tokens: int = 0
     linear_requests: int = 0
 
-    def __post_init__(self) -> None:
-        if min(per_unit(self)) < 0:
-            raise ConfigError(f"{self} is negative somewhere; bytes never are")
 
-
-QUANTITIES = tuple(field.name for field in fields(Size))
+QUANTITIES = Size._fields
 """Names of the quantities, in the order of `planner.work.Work`."""
-
-per_unit = attrgetter(*QUANTITIES)
-"""Return a size's figures as a tuple in the order of `QUANTITIES`."""
