@@ -20,7 +20,7 @@ def recomputes(local: Local, module: str) -> bool:
 def norms(local: Local) -> int:
     """Return inputs of both norms and what they give, of the stream's width; dropout masks."""
     given = 0 if recomputes(local, "layernorm") else 2
-    masks = 2 * local.hidden // local.sp if local.dropout else 0
+    masks = local.over_sp(2 * local.hidden) if local.dropout else 0
     return local.streamed((2 + given) * local.hidden) + masks
 
 
@@ -112,7 +112,7 @@ def router(local: Local) -> int:
     if recomputes(local, "moe"):
         return 0
     width = (2 * FP32 + 1) * local.num_experts + 12 * local.top_k
-    return -(-(width + FP32 * (2 * local.num_experts + 1)) // local.sp)
+    return local.over_sp(width + FP32 * (2 * local.num_experts + 1))
 
 
 def shared(local: Local) -> int:

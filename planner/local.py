@@ -87,6 +87,14 @@ class Local:
         """Bytes that a dispatcher keeps of a layer that is over, of ``size`` at its forward."""
         return 0 if self.release_dispatcher_state else size
 
+    def over_tp(self, width: int) -> int:
+        """Return this rank's share of a width that tp divides, rounded up."""
+        return ceil_div(width, self.tp)
+
+    def over_sp(self, width: int) -> int:
+        """Return this rank's share of a width that sequence parallelism divides, rounded up."""
+        return ceil_div(width, self.sp)
+
     def streamed(self, elements: int) -> int:
         """Bytes of a stream-wide tensor of ``elements`` a token on this rank."""
         return ceil_div(elements * self.itemsize, self.sp)

@@ -112,7 +112,7 @@ def mixer(local: Local) -> Size:
     sizes = local.linear_attention
     assert sizes is not None  # `when` looked
     keys, values = sizes.key_heads * sizes.key_dim, sizes.value_heads * sizes.value_dim
-    return Size(tokens=local.kept.linear * -(-(4 * keys + 8 * values) * local.itemsize // local.tp))
+    return Size(tokens=local.kept.linear * local.over_tp((4 * keys + 8 * values) * local.itemsize))
 
 
 @term(
@@ -141,7 +141,7 @@ def states(local: Local) -> Size:
     values = sizes.value_heads * sizes.value_dim
     convolution = 2 * sizes.key_heads * sizes.key_dim + values
     state = 4 * values * sizes.key_dim + local.itemsize * convolution * (sizes.conv_width - 1)
-    return Size(requests=-(-2 * local.kept.linear * state // local.tp))
+    return Size(requests=local.over_tp(2 * local.kept.linear * state))
 
 
 @term(
@@ -152,7 +152,7 @@ def states(local: Local) -> Size:
 )
 def handle(local: Local) -> Size:
     """(slots of the group, local experts) of 5 B and 5 B a slot, a kept layer."""
-    return Size(group_tokens=local.kept.moe * -(-handle_bytes(local) // local.sp))
+    return Size(group_tokens=local.kept.moe * local.over_sp(handle_bytes(local)))
 
 
 @term(

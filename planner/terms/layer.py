@@ -24,7 +24,7 @@ def recomputed(local: Local) -> Size:
     if local.linear_attention is not None:
         sizes = local.linear_attention
         keys, values = sizes.key_heads * sizes.key_dim, sizes.value_heads * sizes.value_dim
-        tokens += kept.again_linear * -(-(4 * keys + 8 * values) * local.itemsize // local.tp)
+        tokens += kept.again_linear * local.over_tp((4 * keys + 8 * values) * local.itemsize)
     return Size(tokens=tokens, rows=kept.again_moe * layer_bytes.routed(local))
 
 
