@@ -149,6 +149,8 @@ class Layout(NamedTuple):
         Padded tokens of the longest replica's packed sequence, over all its cp ranks.
     forward_only, headless
         As the batch's.
+    even
+        Whether every rank holds as many tokens and every replica as many requests.
     """
 
     replicas: tuple[tuple[int, ...], ...]
@@ -156,6 +158,7 @@ class Layout(NamedTuple):
     longest: Tokens
     forward_only: bool = False
     headless: bool = False
+    even: bool = False
 
     def tokens_of(self, rank: int, topology: Topology) -> Tokens:
         """Tokens that global ``rank`` holds."""
@@ -165,14 +168,6 @@ class Layout(NamedTuple):
     def busiest(self) -> Tokens:
         """Tokens of the rank that holds most."""
         return max(self.dense_tokens)
-
-    @property
-    def even(self) -> bool:
-        """Whether all replicas hold as many requests."""
-        if len(self.replicas) == 1:
-            return True
-        first = len(self.replicas[0])
-        return all(len(run) == first for run in self.replicas)
 
 
 def padded(length: int, cp: int) -> int:
@@ -241,7 +236,11 @@ def _layout(
     replicas: tuple[tuple[int, ...], ...], dense: Sequence[int], longest: int, batch: Batch
 ) -> Layout:
     tokens: tuple[Tokens, ...] = tuple(dense)  # type: ignore[arg-type]
-    return Layout(replicas, tokens, Tokens(longest), batch.forward_only, batch.headless)
+    even = tokens.count(tokens[0]) == len(tokens)
+    if even and len(replicas) > 1:
+        requests = len(replicas[0])
+        even = all(len(run) == requests for run in replicas)
+    return Layout(replicas, tokens, Tokens(longest), batch.forward_only, batch.headless, even)
 
 
 def _as_laid(batch: Batch, topology: Topology) -> Layout:

@@ -121,6 +121,7 @@ class TermCompiler:
         self.table = table
         self._entries: dict[str, list[Copies]] = {name: [] for name in known}
         self._chosen: dict[tuple[object, ...], Here] = {}
+        self._compiled: dict[Local, Compiled] = {}
         for entry in table.copies:
             if entry.term not in known:
                 raise TableError(
@@ -141,13 +142,19 @@ class TermCompiler:
         ]
 
     def compile(self, local: Local) -> Compiled:
-        """Fold shapes and copies for one rank.
+        """Fold shapes and copies for one rank; ranks that hold the same are folded once.
 
         Raises
         ------
         TableError
             When two entries of the table cover one term here.
         """
+        found = self._compiled.get(local)
+        if found is None:
+            found = self._compiled[local] = self._fold(local)
+        return found
+
+    def _fold(self, local: Local) -> Compiled:
         facts = tuple([fact(local) for fact in FACTS.values()])
         here = self._chosen.get(facts)
         if here is None:

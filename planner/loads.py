@@ -63,12 +63,7 @@ class Loader:
         """Return every rank's figures, in global rank order; ranks that are alike share one."""
         tokens = layout.dense_tokens
         first = tokens[0]
-        if (
-            type(held) is int
-            and self.shares is None
-            and tokens.count(first) == len(tokens)
-            and layout.even
-        ):
+        if layout.even and type(held) is int and self.shares is None:
             requests = len(layout.replicas[0])
             group = self.local.group_ranks
             work = self._work(first, requests, first, first * group, None, layout, accumulating)

@@ -63,6 +63,7 @@ def _may_fit(pricer: "Pricer", layout: Layout, sample: MemorySample, count: int)
             for place in range(len(layout.dense_tokens))
         ),
         longest=Tokens(share * cp),
+        even=False,
     )
     return fits((child_of(pricer, part, sample),), sample, together=False)
 

@@ -144,7 +144,7 @@ def _other_topologies(pricer: "Pricer", whole: Child, sample: MemorySample) -> I
         for start in range(0, len(layout.dense_tokens), cp):
             replica = int(sum(layout.dense_tokens[start : start + cp]))
             shares += [Tokens(-(-replica // (cp * factor)))] * (cp * factor)
-        return layout._replace(dense_tokens=tuple(shares))
+        return layout._replace(dense_tokens=tuple(shares), even=False)
 
     for axis, spread in (("cp", wider), ("ep", lambda _: layout)):
         least = _least_degree(pricer, axis, spread, sample)
