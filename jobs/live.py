@@ -150,7 +150,8 @@ class LiveLoop:
         garbage = total(self.ledger.collect_garbage())
         seen = call.result
         attribution = attribute_peak(
-            seen, self.spec.model, self.spec.step, [len(batch.tokens) for batch in children]
+            *(seen, self.spec.model, self.spec.step, [len(batch.tokens) for batch in children]),
+            cp=self.spec.topology.cp,
         )
         rows = routed_rows(self.model)
         return loss, observe(seen, attribution, before, Outside.now(), rows, garbage, seconds)

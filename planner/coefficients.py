@@ -42,6 +42,7 @@ FACTS: Mapping[str, Callable[[Local], object]] = {
     "etp": lambda local: local.etp,
     "lora": lambda local: local.lora_rank > 0,
     "shared_gate": lambda local: local.shared_gate,
+    "gated_attention": lambda local: local.gated_attention,
     "linear_attention": lambda local: local.linear_attention is not None,
     "dense_layers": lambda local: local.dense_layers > 0,
     "device": lambda local: "cuda" if local.on_device else "cpu",

@@ -6,16 +6,18 @@ EP1, HybridEP and all-to-all above, CP, full recompute and none, adapters and no
 
 from collections.abc import Iterable
 
-from jobs.meter import moe_rules, stream_rules
+from jobs.meter import gdn_rules, moe_rules, stream_rules
 from jobs.meter.attribution import Attribution, Hand, Rule, attribute
 from jobs.meter.call import CallLedger
 from planner.model import Model
 from planner.step import Step
+from planner.terms.linear_attention import CHUNK
 
 RULES: tuple[Rule, ...] = (
     *moe_rules.GRADIENTS,
     *stream_rules.RESIDUAL,
     *stream_rules.HEAD,
+    *gdn_rules.GDN,
     *stream_rules.ATTENTION,
     *moe_rules.ROUTER,
     *moe_rules.DISPATCH,
@@ -25,7 +27,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def attribute_peak(
-    call: CallLedger, model: Model, step: Step, tokens: Iterable[int]
+    call: CallLedger, model: Model, step: Step, tokens: Iterable[int], cp: int = 1
 ) -> Attribution:
     """Give every storage at the call's working-set peak to a planner term.
 
@@ -34,14 +36,18 @@ def attribute_peak(
     tokens
         Local tokens of each child of the call. Where a layer's routed rows happen to equal them,
         its (R, H) tensors in the dispatcher read as (T, H).
+    cp
+        Context-parallel degree, over which linear attention divides its heads.
     """
     at = call.peak_at
     hand = Hand.of(at["phase"], at["module"], model.num_layers)
-    return attribute(call.at_peak, RULES, symbols(model, step, tokens), hand)
+    return attribute(call.at_peak, RULES, symbols(model, step, tokens, cp), hand)
 
 
-def symbols(model: Model, step: Step, tokens: Iterable[int]) -> dict[str, frozenset[int]]:
-    """Return the sizes that the rules' names stand for; ``tokens`` as in `attribute_peak`."""
+def symbols(
+    model: Model, step: Step, tokens: Iterable[int], cp: int = 1
+) -> dict[str, frozenset[int]]:
+    """Return the sizes that the rules' names stand for; arguments as of `attribute_peak`."""
     sizes = {
         "H": model.hidden,
         "E": model.num_experts,
@@ -54,4 +60,26 @@ def symbols(model: Model, step: Step, tokens: Iterable[int]) -> dict[str, frozen
         "kv_heads": model.num_kv_heads,
         "r": step.lora_rank,
     }
+    sizes |= _mixer_sizes(model, cp)
     return {"T": frozenset(tokens)} | {name: frozenset((size,)) for name, size in sizes.items()}
+
+
+def _mixer_sizes(model: Model, cp: int) -> dict[str, int]:
+    """Sizes of linear attention on one rank; 0, which is no tensor's, where there is none."""
+    mixer = model.linear_attention
+    if mixer is None:
+        names = ("dk", "dv", "chunk", "taps", "repeats", "keys", "values", "mixed", "projected")
+        return dict.fromkeys(names, 0)
+    heads = mixer.value_heads // cp
+    keys, values = mixer.key_heads * mixer.key_dim // cp, heads * mixer.value_dim
+    return {
+        "dk": mixer.key_dim,
+        "dv": mixer.value_dim,
+        "chunk": CHUNK,
+        "taps": mixer.conv_width,
+        "repeats": mixer.value_heads // mixer.key_heads,
+        "keys": keys,
+        "values": values,
+        "mixed": 2 * keys + values,
+        "projected": 2 * (keys + values + heads),
+    }

@@ -20,7 +20,7 @@ def qkv(local: Local) -> Size:
 
 @term(
     "attention.queries",
-    what="queries before and after rotary, and their gradients",
+    what="queries before and after rotary, the output's gate, and their gradients",
     source=TRACE,
 )
 def queries(local: Local) -> Size:
@@ -56,17 +56,6 @@ def gathered_keys(local: Local) -> Size:
     source=TRACE,
 )
 def output(local: Local) -> Size:
-    """(tokens, query width) in the activation dtype."""
-    return Size(attention_tokens=local.query_width * local.itemsize)
-
-
-@term(
-    "attention.gate",
-    what="gate of attention's output, or its gradient",
-    when=lambda local: local.gated_attention,
-    source=TRACE,
-)
-def gate(local: Local) -> Size:
     """(tokens, query width) in the activation dtype."""
     return Size(attention_tokens=local.query_width * local.itemsize)
 

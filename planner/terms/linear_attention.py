@@ -37,6 +37,17 @@ def _per_token(local: Local, elements: int) -> Size:
 
 
 @term(
+    "gdn.projected",
+    what="the projection's output as it is sent, received and put in order over cp",
+    when=exists,
+    source=FLA,
+)
+def projected(local: Local) -> Size:
+    """(tokens, 2 x key width + 2 x value width + 2 x value heads) in the activation dtype."""
+    return _per_token(local, 2 * (_keys(local) + _values(local) + _sizes(local).value_heads))
+
+
+@term(
     "gdn.inputs",
     what="queries, keys and values as the causal convolution takes them",
     when=exists,
@@ -45,12 +56,6 @@ def _per_token(local: Local, elements: int) -> Size:
 def inputs(local: Local) -> Size:
     """(tokens, 2 x key width + value width) in the activation dtype."""
     return _per_token(local, 2 * _keys(local) + _values(local))
-
-
-@term("gdn.gate", what="gate of the mixer's norm, and its gradient", when=exists, source=FLA)
-def gate(local: Local) -> Size:
-    """(tokens, value width) in the activation dtype."""
-    return _per_token(local, _values(local))
 
 
 @term(
@@ -65,25 +70,16 @@ def keys(local: Local) -> Size:
 
 
 @term(
-    "gdn.head_keys",
-    what="queries and keys of every value head, and in backward what is of their shape",
+    "gdn.heads",
+    what="queries, keys, values, outputs and gate of every value head; in backward what is of "
+    "their shape",
     when=exists,
     source=FLA,
 )
-def head_keys(local: Local) -> Size:
-    """(tokens, value heads x key channels) in the activation dtype."""
-    return _per_token(local, _sizes(local).value_heads * _sizes(local).key_dim)
-
-
-@term(
-    "gdn.values",
-    what="values and outputs of the rule, and in backward what is of their shape",
-    when=exists,
-    source=FLA,
-)
-def values(local: Local) -> Size:
-    """(tokens, value width) in the activation dtype."""
-    return _per_token(local, _values(local))
+def heads(local: Local) -> Size:
+    """(tokens, value heads x (2 x key channels + 3 x value channels)) in the activation dtype."""
+    sizes = _sizes(local)
+    return _per_token(local, sizes.value_heads * (2 * sizes.key_dim + 3 * sizes.value_dim))
 
 
 @term(
