@@ -76,6 +76,7 @@ class LiveLoop:
         self.batch = spec.workload.batch()
         self.profile = Profile()
         self.left_over = 0  # what the planner says the call before has left
+        self.seen: CallLedger | None = None  # the last call, storage by storage
 
     def call(self, index: int) -> RankRecord:
         """Plan and, unless refused, run call ``index``; return what was planned and seen."""
@@ -148,7 +149,7 @@ class LiveLoop:
         if call is None:
             return loss, None
         garbage = total(self.ledger.collect_garbage())
-        seen = call.result
+        self.seen = seen = call.result
         attribution = attribute_peak(
             *(seen, self.spec.model, self.spec.step, [len(batch.tokens) for batch in children]),
             cp=self.spec.topology.cp,
