@@ -69,6 +69,7 @@ def _figures(plan: Plan) -> str:
         ("retained after forward", price.retained_bound_bytes),
         ("to admit", price.demand_bytes),
         *((line.term, line.bytes) for line in plan.static.lines),
+        *((f"{line.term}, at most", line.bound) for line in plan.outside.lines),
         *(() if plan.device_bytes is None else (("device", plan.device_bytes),)),
     )
     cells = (f"<tr><td>{n}<td class=n>{v:,}<td class=n>{gib(v)}" for n, v in rows)

@@ -6,6 +6,7 @@ from typing import Any
 
 from planner.admission import Admit, Decision, Refuse, Split
 from planner.batch import Batch
+from planner.outside import Outside
 from planner.plain import to_plain
 from planner.price import Price
 from planner.pricer import Pricer
@@ -58,6 +59,11 @@ class Plan:
         """What that rank holds whatever the batch."""
         return self.pricer.static(self.worst.rank)
 
+    @cached_property
+    def outside(self) -> Outside:
+        """What it holds outside PyTorch beside HybridEP's buffers (on a device)."""
+        return self.pricer.outside(self.static.resident_bytes + self.worst.bound_bytes)
+
     @property
     def fits(self) -> bool:
         """Whether the batch fits as it is."""
@@ -75,6 +81,7 @@ def summary(plan: Plan) -> dict[str, Any]:
     counts = pricer.model.parameters
     decision = plan.decision
     held = pricer.buffer_bytes(plan.state.held_by(price.rank))
+    runtime = plan.outside
     return {
         "model": pricer.model.name,
         "parameters": {"total": counts.total, "active": counts.active},
@@ -95,7 +102,12 @@ def summary(plan: Plan) -> dict[str, Any]:
         "expected_bytes": price.expected_bytes,
         "bound_bytes": price.bound_bytes,
         "growth_bytes": price.growth_bytes,
-        "outside_bytes": held + price.growth_bytes,
+        "outside_bytes": held + price.growth_bytes + runtime.expected_bytes,
+        "outside_bound_bytes": held + price.growth_bound_bytes + runtime.bound_bytes,
+        "outside": [
+            {"name": line.term, "bytes": line.expected, "bound_bytes": line.bound}
+            for line in runtime.lines
+        ],
         "demand_bytes": price.demand_bytes,
         "static_bytes": plan.static.resident_bytes,
         "static": [{"name": line.term, "bytes": line.bytes} for line in plan.static.lines],

@@ -51,9 +51,13 @@ def _figures(plan: Plan) -> Table:
     static = plan.static
     what = ", ".join(f"{line.term} {gib(line.bytes)}" for line in static.lines)
     table.add_row("static", size(static.resident_bytes), what)
+    runtime = plan.outside
+    if runtime.lines:
+        what = ", ".join(f"{line.term} {gib(line.bound)}" for line in runtime.lines)
+        table.add_row("runtime", size(runtime.bound_bytes), f"outside PyTorch, at most: {what}")
     if room is not None and plan.device_bytes is not None:
         table.add_row("device", size(plan.device_bytes), "of every rank")
-        table.add_row("room", size(room), "what static bytes (and a held buffer) leave of it")
+        table.add_row("room", size(room), "what static bytes, runtime and held buffers leave")
     return table
 
 

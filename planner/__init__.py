@@ -13,10 +13,13 @@ from planner.memory import Demand, MemorySample
 from planner.mixers import LatentAttention, LinearAttention
 from planner.model import Model
 from planner.moments import Moment, Phase
+from planner.plan_report import PlanReport, ReportError
 from planner.price import Line, MomentPrice, Price
 from planner.pricer import Pricer, compile_pricer
 from planner.profile import Profile
+from planner.requests import Prefix, Request, read_requests
 from planner.routing import Routing
+from planner.search import Placement, topologies
 from planner.state import LiveState
 from planner.step import Step
 from planner.topology import Topology
@@ -41,11 +44,16 @@ __all__ = [
     "Moment",
     "MomentPrice",
     "Phase",
+    "Placement",
+    "PlanReport",
     "PlannerError",
+    "Prefix",
     "Price",
     "Pricer",
     "Profile",
     "Refuse",
+    "ReportError",
+    "Request",
     "Routing",
     "Rows",
     "Split",
@@ -57,5 +65,7 @@ __all__ = [
     "compile_pricer",
     "gib",
     "lay_out",
+    "read_requests",
     "shipped_tables",
+    "topologies",
 ]

@@ -120,6 +120,12 @@ class Pricer:
         """Decide whether the batch may run: see `planner.admission.admit`."""
         return admit(self, batch, sample, allow_unpriced=allow_unpriced)
 
+    def largest_batch(self, sample: MemorySample) -> Batch | None:
+        """Return the largest batch that fits as it is: see `planner.search.largest_batch`."""
+        from planner.search import largest_batch
+
+        return largest_batch(self, sample)
+
     @property
     def unpriced(self) -> tuple[Unpriced, ...]:
         """What a rank will hold here and the table does not price."""

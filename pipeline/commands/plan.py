@@ -21,6 +21,7 @@ from planner.memory import MemorySample
 from planner.plan_report import PlanReport
 from planner.pricer import Pricer, compile_pricer
 from planner.requests import read_requests
+from planner.state import LiveState
 from planner.step import Step
 from planner.topology import Topology
 
@@ -95,12 +96,14 @@ def run(
 
 
 def _decide(pricer: Pricer, batch: Batch, device: int | None, held_tokens: int) -> Plan:
-    """Decide with what a device has beside weights, gradients, optimizer and the held buffer."""
-    held = pricer.buffer_bytes(held_tokens)
-    rooms = [
-        None if device is None else max(0, device - pricer.static(rank).resident_bytes - held)
-        for rank in range(pricer.topology.world)
-    ]
+    """Decide with what a device has beside static bytes, the held buffer and the runtime."""
+    rooms: list[int | None] = [None] * pricer.topology.world
+    if device is not None:
+        held = pricer.buffer_bytes(held_tokens)
+        for price in pricer.price_ranks(batch, LiveState(held_tokens)):
+            static = pricer.static(price.rank).resident_bytes
+            runtime = pricer.outside(static + price.bound_bytes).bound_bytes
+            rooms[price.rank] = max(0, device - static - held - runtime)
     sample = MemorySample(room_bytes=tuple(rooms), held_tokens=held_tokens)
     return Plan(pricer, batch, device, pricer.admit(batch, sample, allow_unpriced=True))
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.named import named_model, with_layers
 from planner import Batch, LiveState, Step, Topology, compile_pricer
-from tests.conftest import GOLDEN, qwen
+from tests.conftest import GOLDEN
 
 ROOT = Path(__file__).parents[2]
 QWEN8 = ("--model", "qwen3_6_35b_a3b", "--layers", "8", "--coefficients", "art-954")
@@ -54,8 +55,9 @@ def test_json_has_every_figure_of_the_price(peakcast):
     done = peakcast("plan", *options, "--device", "h100", "--json")
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
+    model = with_layers(named_model("qwen3_6_35b_a3b"), 8)
     pricer = compile_pricer(
-        qwen(num_layers=8), Topology(cp=2, ep=2), Step(device="cuda"), coefficients="art-954"
+        model, Topology(cp=2, ep=2), Step(device="cuda"), coefficients="art-954"
     )
     price = pricer.price(Batch(rank_tokens=[105_200, 89_553]), LiveState())
     assert plan["expected_bytes"] == price.expected_bytes
@@ -71,14 +73,29 @@ def test_json_has_every_figure_of_the_price(peakcast):
     ]
     assert plan["unpriced"] == [str(part) for part in price.unpriced]
     assert plan["parameters"]["total"] == pricer.model.parameters.total
-    assert plan["static_bytes"] == pricer.static(0).resident_bytes
+    static = pricer.static(0).resident_bytes
+    runtime = pricer.outside(static + price.bound_bytes)
+    assert plan["static_bytes"] == static
+    assert plan["outside_bytes"] == price.growth_bytes + runtime.expected_bytes
+    assert plan["room_bytes"] == plan["device_bytes"] - static - runtime.bound_bytes
     assert plan["fits"] is True
     assert plan["device_bytes"] == 81_559 * 2**20
 
 
+def needed(peakcast, *options):
+    """Return the least device that the batch fits on: it does, and one byte less does not."""
+    plan = json.loads(peakcast("plan", *options, "--json").stdout)
+    size = plan["device_bytes"] - plan["room_bytes"] + plan["demand_bytes"]
+    assert peakcast("plan", *options[:-1], size).returncode == 0
+    assert peakcast("plan", *options[:-1], size - 1).returncode == 3
+    return size
+
+
 def test_what_does_not_fit_exits_with_three_and_ways_out(peakcast):
     """Reference: exit codes of the command's docstring."""
-    options = (*QWEN8, "--cp", 2, "--rank-tokens", "105200,89553", "--device", "40GB")
+    options = (*QWEN8, "--cp", 2, "--rank-tokens", "105200,89553", "--device")
+    short = needed(peakcast, *options, "h200") - 10**9
+    options = (*options, short)
     done = peakcast("plan", *options)
     assert done.returncode == 3
     assert "does not fit" in done.stdout
@@ -92,9 +109,8 @@ def test_requests_that_fit_in_children_do_not_fit_whole(peakcast, tmp_path):
     """Reference: exit codes; the number of children is told."""
     (tmp_path / "requests.json").write_text("[20000, 20000, 20000, 20000]")
     options = ("--model", "qwen3_30b_a3b", "--layers", 4, "--requests", "requests.json")
-    whole = json.loads(peakcast("plan", *options, "--json").stdout)
-    room = whole["static_bytes"] + whole["demand_bytes"] * 2 // 3 + 2**28
-    done = peakcast("plan", *options, "--device", room, "--json")
+    short = needed(peakcast, *options, "--device", "h200") - 10**9
+    done = peakcast("plan", *options, "--device", short, "--json")
     assert done.returncode == 3
     plan = json.loads(done.stdout)
     assert (plan["verdict"], plan["fits"]) == ("split", False)
