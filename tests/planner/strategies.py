@@ -1,15 +1,17 @@
 """Valid models, topologies, steps and batches for property tests."""
 
+from typing import Any
+
 from hypothesis import strategies as st
 
-from planner import Batch, Model, Step, Topology, shipped_tables
+from planner import Batch, LinearAttention, Model, Step, Topology, shipped_tables
 
 TABLES = st.sampled_from(shipped_tables())
 
 
 @st.composite
 def models(draw: st.DrawFn) -> Model:
-    """Small MoE models whose experts divide by 1, 2, 4 and 8."""
+    """Small MoE models whose experts divide by 1, 2, 4 and 8, some with linear attention."""
     kv_heads = draw(st.sampled_from([1, 2, 4]))
     num_experts = draw(st.sampled_from([8, 16, 64]))
     shared = draw(st.sampled_from([0, 64, 512]))
@@ -26,6 +28,22 @@ def models(draw: st.DrawFn) -> Model:
         expert_hidden=draw(st.sampled_from([64, 512])),
         shared_expert_hidden=shared,
         shared_expert_gate=shared > 0 and draw(st.booleans()),
+        gated_attention=draw(st.booleans()),
+        **draw(mixers()),
+    )
+
+
+def mixers() -> st.SearchStrategy[dict[str, Any]]:
+    """Fields of a model with attention alone, or with three kinds of layers of linear attention."""
+    sizes = LinearAttention(key_heads=4, key_dim=32, value_heads=8, value_dim=64, conv_width=4)
+    return st.sampled_from(
+        [
+            {},
+            *(
+                {"full_attention_interval": every, "linear_attention": sizes}
+                for every in (2, 3, 99)
+            ),
+        ]
     )
 
 
