@@ -100,13 +100,13 @@ def test_a_split_that_the_model_has_not_is_named():
 
 
 def wide(topology: Topology) -> CellSpec:
-    """A cell whose ranks hold 64 tokens each, with 64 experts."""
+    """A cell whose ranks hold 4,096 tokens each, with 64 experts."""
     spec = spec_of("ep2_cp2 hybridep", "fake")
     return replace(
         spec,
         model=replace(spec.model, num_experts=64, full_attention_interval=1, linear_attention=None),
         topology=topology,
-        workload=Workload(name="wide", requests=(64 * topology.cp,) * topology.dp),
+        workload=Workload(name="wide", requests=(4096 * topology.cp,) * topology.dp),
     )
 
 
