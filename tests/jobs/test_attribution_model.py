@@ -18,8 +18,10 @@ from jobs.meter.call import total
 from jobs.meter.ledger import Ledger
 from jobs.meter.rules import RULES, attribute_peak, symbols
 from jobs.spec import Calls, CellSpec, Weights, Workload
+from planner.batch import Batch
 from planner.mixers import LinearAttention
 from planner.model import Model
+from planner.pricer import compile_pricer
 from planner.step import Step
 from planner.terms import TERMS
 from planner.topology import Topology
@@ -186,6 +188,21 @@ def test_every_byte_at_the_peak_has_a_term(observed):
         attributed = sum(seen["terms"].values())
         assert attributed <= seen["working_set"], where
         assert attributed >= 0.99 * seen["working_set"], (where, seen["unattributed_at_peak"])
+
+
+@pytest.mark.parametrize("name", ["ep1", "linear attention, ep1"])
+def test_the_table_prices_each_term_that_is_there(observed, name):
+    """Reference: the ledger's trace; at EP1 every row arrives, so that nothing is left to chance.
+
+    A storage takes whole blocks of 512 bytes, so small ones may be more than their shape.
+    """
+    spec = cell(name)
+    price = compile_pricer(spec.model, spec.topology, spec.step).price(Batch(requests=REQUESTS))
+    seen = observed[name, 0]["warm"]
+    assert abs(seen["working_set"] - price.expected_bytes) <= 0.01 * price.expected_bytes
+    for term in {*seen["terms"], *price.terms}:
+        there, priced = seen["terms"].get(term, 0), price.terms.get(term, 0)
+        assert abs(there - priced) <= max(0.01 * priced, 16 * 512), term
 
 
 def test_every_storage_of_the_whole_call_has_a_term(observed):

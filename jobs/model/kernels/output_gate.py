@@ -8,8 +8,8 @@ from torch import Tensor
 def output_gate(x: Tensor, gate: Tensor) -> Tensor:
     """Return ``x * sigmoid(gate)`` for two tensors of one shape.
 
-    Stands for Megatron's compiled ``Attention._apply_output_gate``: backward keeps both arguments,
-    the gate as the view of the projection's output that it is.
+    Stands for Megatron's compiled ``Attention._apply_output_gate``: backward keeps both arguments
+    (Megatron has copied the gate out of the projection's output, as it has the queries).
     """
     return (x.float() * torch.sigmoid(gate.float())).to(x.dtype).contiguous()
 
