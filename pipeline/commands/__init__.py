@@ -4,5 +4,5 @@ A module ``pipeline.commands.<name>`` has a function ``run`` whose parameters ar
 (Typer annotations); the first line of the module's docstring is what ``peakcast --help`` shows.
 """
 
-COMMANDS: tuple[str, ...] = ("plan", "replay", "report", "trace")
+COMMANDS: tuple[str, ...] = ("plan", "replay", "report", "trace", "facts")
 """Names of the sub-commands, in the order of the help."""
