@@ -4,7 +4,8 @@ A table describes one execution class. Shipped tables lie in ``planner/tables/*.
 edited once published: a better one is a new name. Format::
 
     name, date, what
-    [bound]     margin, growth_margin, source     factors on bytes for admission
+    [bound]     margin, growth_margin, source     factors on bytes for admission; call_bytes: bytes
+                beside them, for what a first call makes and lets go of (0 where it is left out)
     [rows]      balanced, measured, source        factors on routed rows at ep > 1 for admission
     [buffers]   reserve, replace, source          planner.hybridep.BufferPolicy
     [split]     together, source                  whether split children's graphs live side by side
@@ -100,6 +101,8 @@ class Coefficients:
     ----------
     margin_milli, growth_margin_milli
         Factors on bytes inside and outside PyTorch for the bound, in thousandths.
+    call_bytes
+        Bytes of the bound beside the margin, whatever the call's size.
     allowance
         Factors on routed rows for the bound where EP > 1.
     buffers
@@ -121,6 +124,7 @@ class Coefficients:
     copies: tuple[Copies, ...]
     notes: tuple[tuple[Unpriced, When], ...]
     elsewhere: tuple[str, ...] = ()
+    call_bytes: int = 0
 
     @classmethod
     def load(cls, name: str) -> "Coefficients":
@@ -193,6 +197,7 @@ def read_table(text: str, *, where: str) -> Coefficients:
                 for entry in data.get("unpriced", ())
             ),
             elsewhere=tuple(str(family) for family in data.get("elsewhere", ())),
+            call_bytes=_whole(data["bound"].get("call_bytes", 0)),
         )
     except KeyError as error:
         raise TableError(f"{where} lacks {error}") from error
@@ -210,6 +215,12 @@ def _factor(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 1:
         raise TableError(f"a factor on routed rows must be a number of at least 1; got {value!r}")
     return float(value)
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TableError(f"bytes must be a whole number of at least 0; got {value!r}")
+    return value
 
 
 def _milli(value: object, *, least: int = 0) -> int:

@@ -45,6 +45,8 @@ class Figures:
         The table's factor on bytes for the bound, in thousandths.
     growth
         What the buffers outside PyTorch grow by.
+    call_bytes
+        The table's bytes of the bound beside its margin.
     """
 
     __slots__ = (
@@ -53,13 +55,22 @@ class Figures:
         "_folded",
         "_peak",
         "_stages",
+        "call_bytes",
         "compiled",
         "growth",
         "margin_milli",
         "work",
     )
 
-    def __init__(self, compiled: Compiled, work: Work, margin_milli: int, growth: Growth) -> None:
+    def __init__(
+        self,
+        compiled: Compiled,
+        work: Work,
+        margin_milli: int,
+        growth: Growth,
+        call_bytes: int = 0,
+    ) -> None:
+        self.call_bytes = call_bytes
         self.compiled = compiled
         self.work = work
         self.margin_milli = margin_milli
@@ -111,7 +122,7 @@ class Figures:
                 peak = max(self.bound(Phase.FORWARD), self.bound(Phase.BACKWARD))
             else:
                 highest = self._fullest(forms.peak, self.work.more_rows)
-                peak = Bytes(-(-highest * self.margin_milli // MILLION))
+                peak = Bytes(-(-highest * self.margin_milli // MILLION) + self.call_bytes)
             self._demand = peak + self.growth.bound
         return self._demand
 
@@ -182,7 +193,7 @@ class Figures:
         return tuple(Rows(rows) for rows in _each(self.work.rows, self.compiled.layers))
 
     def _with_margin(self, milli: int) -> int:
-        return -(-milli * self.margin_milli // MILLION)
+        return -(-milli * self.margin_milli // MILLION) + self.call_bytes
 
     def _fullest(self, forms: Sequence[Form], rows: int | tuple[int, ...]) -> int:
         """Return the highest of some forms, in thousandths."""
@@ -211,7 +222,8 @@ class Figures:
                 value = fixed + c * more_rows  # type: ignore[operator]
                 if value > bound:
                     bound = value
-            stage = moment, -(-expected // MILLI), -(-bound * margin // MILLION), at
+            high = -(-bound * margin // MILLION) + self.call_bytes
+            stage = moment, -(-expected // MILLI), high, at
             if may_be_peak and stage[1] > peak[1]:
                 peak = stage
             found.append(stage)

@@ -152,7 +152,11 @@ class Loader:
 
     def _figures(self, work: Work, layout: Layout, busiest: int, held: int) -> Figures:
         return Figures(
-            self.compiled, work, self.table.margin_milli, self._growth(layout, busiest, held)
+            self.compiled,
+            work,
+            self.table.margin_milli,
+            self._growth(layout, busiest, held),
+            self.table.call_bytes,
         )
 
     def _growth(self, layout: Layout, busiest: int, held: int) -> Growth:

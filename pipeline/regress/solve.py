@@ -1,0 +1,182 @@
+"""Solve: non-negative fits of copies on bytes, by least squares and by linear programs.
+
+A matrix has a row for each observation and a column for each coefficient, in bytes of one copy.
+Least squares weighs errors relative to what was observed, so that small calls speak as loud as
+large ones, and draws coefficients towards a prior where one is given.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linprog, nnls
+
+from planner.errors import PlannerError
+
+Floats = npt.NDArray[np.float64]
+
+HUBER = 2.5
+"""Errors beyond this many robust deviations weigh less: they keep their sign, not their size."""
+OUTLIER = 6.0
+"""Errors beyond this many robust deviations are reported as outliers."""
+ROUNDS = 12
+
+
+class FitError(PlannerError):
+    """A set of observations that no coefficients can be fitted on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Where coefficients are known from already: their values, and how firmly.
+
+    ``strength`` is the relative noise of an observation over the relative spread of the prior.
+    """
+
+    values: Floats
+    strength: float
+
+
+def require_observations(matrix: Floats, observed: Floats) -> None:
+    """Raise `FitError` where there is nothing to fit, or a figure is not a positive number."""
+    if not len(observed):
+        raise FitError("no observations to fit on; a sweep or a table of measured cells gives them")
+    if not np.isfinite(matrix).all() or not np.isfinite(observed).all():
+        raise FitError("an observation is no finite number of bytes")
+    if (matrix < 0).any() or (observed <= 0).any():
+        raise FitError("bytes must be positive; an observation or a size is not")
+
+
+def least_squares(
+    matrix: Floats, observed: Floats, prior: Prior | None = None, weights: Floats | None = None
+) -> Floats:
+    """Return the non-negative coefficients of least squared relative error.
+
+    Raises
+    ------
+    FitError
+        As `require_observations`.
+    """
+    require_observations(matrix, observed)
+    scale = np.ones_like(observed) if weights is None else weights
+    rows, target = matrix * (scale / observed)[:, None], scale.copy()
+    norms = np.linalg.norm(rows, axis=0)
+    norms[norms == 0] = 1.0
+    if prior is not None:
+        norms = np.maximum(prior.values, 1.0) ** -1.0
+        rows = np.vstack([rows / norms, prior.strength * np.eye(matrix.shape[1])])
+        target = np.concatenate([target, prior.strength * prior.values * norms])
+    else:
+        rows = rows / norms
+    found: Floats = nnls(rows, target)[0] / norms
+    return found
+
+
+def robust(
+    matrix: Floats, observed: Floats, prior: Prior | None = None, weights: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """Return coefficients that outliers hardly move, and the weight that each observation kept."""
+    base = np.ones_like(observed) if weights is None else weights
+    kept = np.ones_like(observed)
+    found = least_squares(matrix, observed, prior, base)
+    for _ in range(ROUNDS):
+        error = np.abs(matrix @ found / observed - 1)
+        limit = HUBER * deviation(error)
+        new = np.minimum(1.0, np.sqrt(limit / np.maximum(error, limit)))
+        if np.allclose(new, kept, atol=1e-3):
+            break
+        kept = new
+        found = least_squares(matrix, observed, prior, base * kept)
+    return found, kept
+
+
+def deviation(errors: Floats) -> float:
+    """Return the robust standard deviation of errors: 1.4826 of their median size."""
+    return max(float(1.4826 * np.median(np.abs(errors))), 1e-9)
+
+
+def outliers(matrix: Floats, observed: Floats, found: Floats) -> list[int]:
+    """Return the observations whose relative error is far outside the others'."""
+    error = matrix @ found / observed - 1
+    far = np.abs(error - np.median(error)) > max(OUTLIER * deviation(error), 0.01)
+    return [int(i) for i in np.flatnonzero(far)]
+
+
+def quantile(matrix: Floats, observed: Floats, level: float) -> Floats:
+    """Return non-negative coefficients that ``level`` of the observations lie under.
+
+    A linear program: least sum of relative errors, those above weighing ``level`` and those below
+    what is left of 1.
+    """
+    require_observations(matrix, observed)
+    rows, count = matrix / observed[:, None], len(observed)
+    cost = np.concatenate(
+        [np.zeros(matrix.shape[1]), np.full(count, level), np.full(count, 1 - level)]
+    )
+    equal = np.hstack([rows, np.eye(count), -np.eye(count)])
+    return _solved(linprog(cost, A_eq=equal, b_eq=np.ones(count), method="highs"), matrix.shape[1])
+
+
+def envelope(matrix: Floats, observed: Floats, least: Floats | None = None) -> Floats:
+    """Return the coefficients of least total excess that no observation lies above.
+
+    ``least`` holds each coefficient from below.
+    """
+    require_observations(matrix, observed)
+    rows = matrix / observed[:, None]
+    low = np.zeros(matrix.shape[1]) if least is None else least
+    return _solved(
+        linprog(
+            rows.sum(axis=0),
+            A_ub=-rows,
+            b_ub=-np.ones(len(observed)),
+            bounds=[(float(bound), None) for bound in low],
+            method="highs",
+        ),
+        matrix.shape[1],
+    )
+
+
+def _solved(result: object, count: int) -> Floats:
+    if not getattr(result, "success", False):
+        raise FitError(f"the linear program has no solution: {getattr(result, 'message', result)}")
+    return np.asarray(getattr(result, "x"))[:count]  # noqa: B009
+
+
+def conformal(ratios: Floats, miss: float) -> float:
+    """Return the one-sided conformal factor: observed over expected, exceeded at rate ``miss``.
+
+    Raises
+    ------
+    FitError
+        Where there are too few ratios to promise that rate.
+    """
+    place = int(np.ceil((len(ratios) + 1) * (1 - miss)))
+    if place > len(ratios):
+        raise FitError(
+            f"{len(ratios)} held-out cells cannot promise a miss rate of {miss:g}; "
+            f"it takes {int(np.ceil(1 / miss)) - 1}"
+        )
+    return float(np.sort(ratios)[place - 1])
+
+
+def bootstrap(
+    matrix: Floats,
+    observed: Floats,
+    *,
+    groups: npt.NDArray[np.int64],
+    draws: int,
+    seed: int,
+    prior: Prior | None = None,
+    weights: Floats | None = None,
+) -> Floats:
+    """Return coefficients (draws, columns) refitted on groups of observations drawn with return."""
+    generator = np.random.default_rng(seed)
+    names = np.unique(groups)
+    members = {name: np.flatnonzero(groups == name) for name in names}
+    base = np.ones_like(observed) if weights is None else weights
+    found = np.empty((draws, matrix.shape[1]))
+    for draw in range(draws):
+        rows = np.concatenate([members[n] for n in generator.choice(names, len(names))])
+        found[draw] = least_squares(matrix[rows], observed[rows], prior, base[rows])
+    return found
