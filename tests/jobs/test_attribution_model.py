@@ -49,6 +49,17 @@ GDN = replace(
         key_heads=2, key_dim=20, value_heads=6, value_dim=28, conv_width=5
     ),
 )
+WIDE = replace(
+    GDN,
+    name="mixers above experts",
+    hidden=64,
+    expert_hidden=8,
+    shared_expert_hidden=0,
+    shared_expert_gate=False,
+    linear_attention=LinearAttention(
+        key_heads=4, key_dim=32, value_heads=8, value_dim=32, conv_width=4
+    ),
+)
 REQUESTS = (96, 96, 96, 96)
 ONE, DP2, CP2 = Topology(), Topology(dp=2, ep=2), Topology(cp=2, ep=2)
 CASES = {
@@ -60,6 +71,7 @@ CASES = {
     "linear attention, ep1": (ONE, {}),
     "linear attention, base trains": (ONE, {"lora_rank": 0, "recompute": "none"}),
     "linear attention, ep2 cp2": (CP2, {}),
+    "mixers above experts": (ONE, {}),
 }
 CALLS = ("cold", "warm")
 AT_HAND = (Hand("forward", 1), Hand("head", 2), Hand("recompute", 0), Hand("backward", 0))
@@ -68,8 +80,11 @@ AT_HAND = (Hand("forward", 1), Hand("head", 2), Hand("recompute", 0), Hand("back
 def cell(name: str) -> CellSpec:
     """The cell of a case."""
     topology, step = CASES[name]
+    model = GDN if name.startswith("linear attention") else MODEL
+    if name == "mixers above experts":
+        model = WIDE
     return CellSpec(
-        model=GDN if name.startswith("linear attention") else MODEL,
+        model=model,
         topology=topology,
         topology_name=name,
         step=Step(**{"lora_rank": 4, "head_chunk": 128, **step}),
@@ -203,6 +218,20 @@ def test_the_table_prices_each_term_that_is_there(observed, name):
     for term in {*seen["terms"], *price.terms}:
         there, priced = seen["terms"].get(term, 0), price.terms.get(term, 0)
         assert abs(there - priced) <= max(0.01 * priced, 16 * 512), term
+
+
+def test_the_rules_backward_is_priced_where_it_is_the_peak(observed):
+    """Reference: the ledger's trace of a model whose mixers hold more than its experts."""
+    name = "mixers above experts"
+    spec = cell(name)
+    price = compile_pricer(spec.model, spec.topology, spec.step).price(Batch(requests=REQUESTS))
+    seen = observed[name, 0]["warm"]
+    assert seen["peak_at"]["op"] == "peakcast.gated_delta_rule_backward"
+    assert price.peak_moment == "backward_mixer"
+    assert abs(seen["working_set"] - price.expected_bytes) <= 0.02 * price.expected_bytes
+    for term in ("gdn.inputs", "gdn.keys", "gdn.heads", "gdn.mixing", "gdn.scalars"):
+        priced = price.terms[term]
+        assert abs(seen["terms"][term] - priced) <= max(0.01 * priced, 8 * 512), term
 
 
 def test_every_storage_of_the_whole_call_has_a_term(observed):
