@@ -36,15 +36,19 @@ class Stage:
     attribution: Attribution
 
 
-def stages(call: CallLedger, model: Model, step: Step, tokens: int) -> dict[Moment, Stage]:
+def stages(
+    call: CallLedger, model: Model, step: Step, tokens: int, cp: int = 1
+) -> dict[Moment, Stage]:
     """Return each moment that the call passed, at its fullest, with what was live by term.
 
     Parameters
     ----------
     tokens
         Local tokens of the call, which must have one child only.
+    cp
+        Context-parallel degree, over which linear attention divides its heads.
     """
-    sizes = symbols(model, step, [tokens])
+    sizes = symbols(model, step, [tokens], cp)
     layers = model.num_layers
 
     def stage(live: tuple[Allocation, ...], hand: Hand, layer: int) -> Stage:
