@@ -21,6 +21,9 @@ CHOICES = [
     (group, choice.stem) for group in GROUPS for choice in sorted((CONF / group).glob("*.yaml"))
 ]
 
+BESIDE = {"skewed": ("meter=fake",), "shards": ("meter=fake", "topology=ep1_cp2")}
+"""What a choice needs beside it: plans, which real ranks cannot follow."""
+
 
 def composed(*overrides: str) -> DictConfig:
     with initialize_config_module("conf", version_base="1.3"):
@@ -34,8 +37,7 @@ def cell(*overrides: str) -> CellSpec:
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_choice_builds_a_cell(group: str, choice: str) -> None:
     """Reference: the dataclasses, which reject an unknown, missing or ill-typed field."""
-    beside = ["meter=fake"] if choice == "skewed" else []  # a plan, which real ranks cannot follow
-    config = composed(f"{group}={choice}", *beside)
+    config = composed(f"{group}={choice}", *BESIDE.get(choice, ()))
     spec = cell_of(config)
     assert CellSpec.from_dict(spec.to_dict()) == spec
     assert settings_of(config).folder == Path("outputs", choice if group == "study" else "default")
