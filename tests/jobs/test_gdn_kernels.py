@@ -204,6 +204,10 @@ def test_fake_outputs_are_the_real_ones(dtype):
             lambda *a: ops.gated_norm_backward(*a),
             [norm[0], *norm, gated_norm(*norm, 1e-6)[1]],
         ),
+        (lambda *a: [ops.split_heads(*a, [4, 6, 2], 2)], [draw(6, 12).to(dtype)]),
+        (lambda *a: [ops.merge_heads(*a, [4, 6, 2], 2)], [draw(12, 6).to(dtype)]),
+        (lambda *a: [ops.order_rows(*a, [4, 8], 2)], [draw(12, 3).to(dtype)]),
+        (lambda *a: [ops.zigzag_rows(*a, [4, 8], 2)], [draw(12, 3).to(dtype)]),
         (lambda *a: [ops.output_gate(*a)], norm[:2]),
         (lambda *a: ops.output_gate_backward(*a), [norm[0], *norm[:2]]),
     ]
