@@ -68,7 +68,8 @@ def _terms(plan: Plan) -> Table:
     table.columns[1].justify = "right"
     whole = max(price.expected_bytes, 1)
     for name, value in sorted(price.terms.items(), key=lambda item: -item[1]):
-        table.add_row(name, gib(value), f"{100 * value / whole:.1f} %")
+        if value:
+            table.add_row(name, gib(value), f"{100 * value / whole:.1f} %")
     return table
 
 

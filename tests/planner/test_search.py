@@ -31,7 +31,7 @@ def test_the_largest_batch_fits_and_one_step_more_does_not(model, topology, step
     pricer = compile_pricer(model, topology, step, coefficients=table)
     room = pricer.price(Batch(requests=[5000] * topology.dp)).demand_bytes
     sample = MemorySample.alike(topology.world, room)
-    batch = largest_batch(pricer, sample)
+    batch = pricer.largest_batch(sample)
     assert batch is not None
     assert isinstance(decide(pricer, batch, sample), Admit)
     longer = [length + (2 * topology.cp if topology.cp > 1 else 1) for length in batch.requests]
