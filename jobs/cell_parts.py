@@ -125,12 +125,16 @@ class Meter:
     ranks
         On the fake backend, the global ranks to act as; by default rank 0 and the one with most
         tokens.
+    profile
+        File in which what calls have shown is kept from job to job; ``None``: nothing is kept. No
+        part of a cell's key.
     """
 
     ledger: bool = True
     budget_gib: float | None = None
     allow_unpriced: bool = False
     ranks: tuple[int, ...] | None = None
+    profile: str | None = None
 
     def __post_init__(self) -> None:
         if self.ranks is not None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from planner.plan_report import PlanReport
 from planner.price import Price
 from planner.pricer import Pricer
 from planner.profile import Profile
+from planner.profile_store import ProfileStore
 from planner.units import GIB
 
 NO_LIMIT = -1
@@ -74,7 +76,9 @@ class LiveLoop:
         self.ledger = ledger
         self.record = record
         self.batch = spec.workload.batch()
-        self.profile = Profile()
+        where = spec.meter.profile
+        self.profiles = ProfileStore(Path(where)) if where else None
+        self.profile = self.profiles.load(pricer) if self.profiles else Profile()
         self.left_over = 0  # what the planner says the call before has left
         self.seen: CallLedger | None = None  # the last call, storage by storage
 
@@ -104,6 +108,8 @@ class LiveLoop:
                 planned.retained_bytes,
                 observed.retained_bytes,
             )
+            if self.profiles:
+                self.profiles.learn(self.pricer, self.profile)
         return self.record.of(index, "ok", planned=planned, observed=observed, loss=loss)
 
     def _report(self, decision: Decision) -> PlanReport:

@@ -108,6 +108,7 @@ class CellSpec:
         identity["table"] = table_digest(self.coefficients)
         del identity["topology_name"]
         del identity["weights"]["path"]
+        del identity["meter"]["profile"]
         text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -116,12 +116,14 @@ def needs(
     for rank, room in enumerate(sample.room_bytes):
         mine = [child.figures[rank] for child in children]
         seen = profiles[rank] if profiles else None
+        makes_room = 0
         if together and len(mine) > 1:
             peak = _together(mine, seen)
         else:
-            peak = _in_turn(mine, released[rank] if released else 0)
+            makes_room = released[rank] if released else 0
+            peak = _in_turn(mine, makes_room)
         if seen is not None:
-            peak = max(peak, *(seen.floor(figures.expected_peak) for figures in mine))
+            peak = max(peak, *(Bytes(seen.floor(f.expected_peak) - makes_room) for f in mine))
         growth = mine[0].growth.bound
         for figures in mine[1:]:
             growth = max(growth, figures.growth.bound)

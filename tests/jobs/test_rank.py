@@ -14,6 +14,7 @@ from small_cells import cell
 from jobs.record import RankRecord, read_records, record_path
 from jobs.spec import Calls, CellSpec, Meter
 from planner import Batch, MemorySample, compile_pricer
+from planner.profile_store import ProfileStore
 from planner.units import GIB
 
 PROGRAM = """
@@ -167,4 +168,16 @@ def test_a_cell_of_two_ranks_says_how_to_start_them(tmp_path):
         check=False,
     )
     assert done.returncode != 0
-    assert "has 2 ranks, 1 were started; run torchrun --nproc-per-node=2" in done.stderr
+    assert "runs 2 ranks, 1 were started; run torchrun --nproc-per-node=2" in done.stderr
+
+
+def test_what_calls_have_shown_is_kept_for_the_next_job(tmp_path):
+    """Reference: the record itself: observed over expected, in thousandths rounded up."""
+    spec = long_cell("ep1_cp1", profile=str(tmp_path / "profiles.json"))
+    assert spec.key == long_cell("ep1_cp1").key
+    (records,) = run(spec, tmp_path)
+    seen = max(-(-1000 * r.observed.working_set_bytes // r.planned.expected_bytes) for r in records)
+    pricer = compile_pricer(spec.model, spec.topology, spec.step)
+    kept = ProfileStore(tmp_path / "profiles.json").load(pricer)
+    expected = records[0].planned.expected_bytes
+    assert kept.floor(expected) == -(-expected * seen // 1000)
