@@ -125,12 +125,30 @@ def page(store: Store) -> str:
         "",
         "## Expected against observed: the working set of each call",
         "",
+        _verdict(store),
+        "",
         "| layers | topology | routing | call | rank | tokens | expected GB | observed GB | "
         "difference | bound GB | held over GB | unattributed |",
         "|--:|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
         *(_row(spec, record) for spec, record in _observed(store)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _verdict(store: Store) -> str:
+    """Say how far expected is from observed at most, and how many calls stay within their bound."""
+    seen = [
+        (record.planned, record.observed)
+        for _, record in _observed(store)
+        if record.planned is not None and record.observed is not None
+    ]
+    worst = max(abs(p.expected_bytes / o.working_set_bytes - 1) for p, o in seen)
+    unattributed = max(o.unattributed_bytes / o.working_set_bytes for _, o in seen)
+    covered = sum(o.working_set_bytes <= p.bound_bytes for p, o in seen)
+    return (
+        f"{len(seen)} calls: expected is at most {100 * worst:.3f} % from observed; {covered} stay "
+        f"within their bound; at most {100 * unattributed:.3f} % of a peak is unattributed."
+    )
 
 
 def _fact(fact: Fact, store: Store) -> str:
