@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from pipeline.commands import COMMANDS
+from pipeline.commands import COMMANDS, module_of
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -29,7 +29,7 @@ def application(wanted: str | None) -> typer.Typer:
     app.callback()(lambda: None)  # keeps sub-commands by name even where there is one
     for name in COMMANDS:
         if name == wanted:
-            app.command(name)(importlib.import_module(f"pipeline.commands.{name}").run)
+            app.command(name)(importlib.import_module(module_of(name)).run)
         else:
             app.command(name, help=_first_line(name))(lambda: None)
     return app
@@ -37,7 +37,7 @@ def application(wanted: str | None) -> typer.Typer:
 
 def _first_line(name: str) -> str:
     """Return the first line of a command module's docstring, without importing it."""
-    spec = importlib.util.find_spec(f"pipeline.commands.{name}")
+    spec = importlib.util.find_spec(module_of(name))
     assert spec is not None
     assert spec.origin is not None
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))

@@ -1,1 +1,1 @@
-"""Regression of copies on measured peaks: rows of bytes per copy, solvers, what the data separate."""
+"""Regression of copies on measured peaks: rows of bytes per copy, solvers, what data separate."""

@@ -58,9 +58,7 @@ def identify(matrix: Floats, observed: Floats, names: Sequence[str]) -> Identifi
         column = order[place]
         shares = np.linalg.lstsq(scaled[:, order[:rank]], scaled[:, column], rcond=None)[0]
         group = {names[seen[column]]}
-        group |= {
-            names[seen[order[i]]] for i, share in enumerate(shares) if abs(share) > SHARE
-        }
+        group |= {names[seen[order[i]]] for i, share in enumerate(shares) if abs(share) > SHARE}
         for other in [g for g in groups if g & group]:
             groups.remove(other)
             group |= other

@@ -6,6 +6,7 @@ large ones, and draws coefficients towards a prior where one is given.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,13 @@ HUBER = 2.5
 """Errors beyond this many robust deviations weigh less: they keep their sign, not their size."""
 OUTLIER = 6.0
 """Errors beyond this many robust deviations are reported as outliers."""
+LEAST = 1e-3
+"""Relative errors that are as good as none, whatever the others are."""
 ROUNDS = 12
+MOST_GROUPS = 2000
+"""Groups of a bootstrap: more are drawn in bundles."""
+JITTER = 1e-12
+"""Added to squares of unit columns, so that ones that are collinear have a factor too."""
 
 
 class FitError(PlannerError):
@@ -92,7 +99,7 @@ def robust(
 
 def deviation(errors: Floats) -> float:
     """Return the robust standard deviation of errors: 1.4826 of their median size."""
-    return max(float(1.4826 * np.median(np.abs(errors))), 1e-9)
+    return max(float(1.4826 * np.median(np.abs(errors))), LEAST)
 
 
 def outliers(matrix: Floats, observed: Floats, found: Floats) -> list[int]:
@@ -172,11 +179,34 @@ def bootstrap(
 ) -> Floats:
     """Return coefficients (draws, columns) refitted on groups of observations drawn with return."""
     generator = np.random.default_rng(seed)
-    names = np.unique(groups)
-    members = {name: np.flatnonzero(groups == name) for name in names}
+    names, inverse = np.unique(groups, return_inverse=True)
+    if len(names) > MOST_GROUPS:
+        names, inverse = np.arange(MOST_GROUPS), inverse % MOST_GROUPS
     base = np.ones_like(observed) if weights is None else weights
-    found = np.empty((draws, matrix.shape[1]))
+    width = matrix.shape[1]
+    unit = np.maximum(prior.values, 1.0) if prior is not None else np.ones(width)
+    rows = matrix * (base / observed)[:, None] * unit
+    norms = np.linalg.norm(rows, axis=0)
+    norms[norms == 0] = 1.0
+    rows = rows / norms
+    squares = np.zeros((len(names), width, width))
+    sums = np.zeros((len(names), width))
+    order = np.argsort(inverse, kind="stable")
+    ends = np.searchsorted(inverse[order], np.arange(len(names) + 1))
+    for group, (first, last) in enumerate(pairwise(ends)):
+        part = order[first:last]
+        squares[group] = rows[part].T @ rows[part]
+        sums[group] = rows[part].T @ base[part]
+    pull = np.full(width, JITTER)
+    toward = np.zeros(width)
+    if prior is not None:
+        pull = pull + (prior.strength / norms) ** 2
+        toward = prior.strength**2 * prior.values / unit / norms
+    found = np.empty((draws, width))
     for draw in range(draws):
-        rows = np.concatenate([members[n] for n in generator.choice(names, len(names))])
-        found[draw] = least_squares(matrix[rows], observed[rows], prior, base[rows])
+        times = np.bincount(generator.integers(0, len(names), len(names)), minlength=len(names))
+        total = np.tensordot(times, squares, axes=1) + np.diag(pull)
+        lower = np.linalg.cholesky(total)
+        target = np.linalg.solve(lower, times @ sums + toward)
+        found[draw] = nnls(lower.T, target)[0] / norms * unit
     return found

@@ -1,0 +1,212 @@
+"""Certificate: what a fitted table rests on, as JSON beside it, so that anyone can fit it again.
+
+It holds the sightings by hash, what was left out and why, the arguments of the fit, coefficients
+with intervals, what the data cannot separate, errors held out, coverage with its interval, and the
+hashes of the table, the prior and the code that fitted.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import beta
+
+from pipeline.regress import copies as fit_module
+from pipeline.regress.bound import Bound, fit_bound
+from pipeline.regress.copies import Arguments, Fitted, expected, fit_copies
+from pipeline.regress.held_out import errors, hold_out, peaks
+from pipeline.regress.sighting import Sighting
+from pipeline.regress.table_text import table_text
+from planner.coefficients import Coefficients, table_digest
+from planner.errors import PlannerError
+
+SCHEMA = 1
+
+
+class CertificateError(PlannerError):
+    """A certificate that cannot be read, or that is not of the table beside it."""
+
+
+def certify(
+    sightings: Sequence[Sighting],
+    prior_name: str,
+    *,
+    name: str,
+    fitted_on: date,
+    arguments: Arguments,
+    excluded: Sequence[str],
+    faults: Sequence[str],
+    sources: Mapping[str, str],
+) -> tuple[str, dict[str, Any]]:
+    """Fit a table and return its text and its certificate.
+
+    Parameters
+    ----------
+    sources
+        As `pipeline.regress.table_text.table_text` takes them.
+
+    Raises
+    ------
+    FitError
+        As `pipeline.regress.copies.fit_copies`.
+    """
+    prior = Coefficients.load(prior_name)
+    fitted = fit_copies(sightings, prior, arguments)
+    held = hold_out(sightings, prior, arguments)
+    whole = peaks(fitted.design)
+    places = [fitted.design.targets[i].sighting for i in whole]
+    sizes = expected(fitted.design, fitted.copies)[whole]
+    bound = fit_bound(sightings, sizes, places, held)
+    table = replace(
+        bound.on(fitted.table),
+        name=name,
+        date=fitted_on,
+        what=f"{prior.what}; fitted on {len(sightings)} measured calls",
+    )
+    entries = {key.entry for key in fitted.design.keys}
+    text = table_text(
+        table, sources=sources, fitted=[i in entries for i in range(len(table.copies))]
+    )
+    certificate = {
+        "schema": SCHEMA,
+        "table": {"name": name, "sha256": hashlib.sha256(text.encode()).hexdigest()},
+        "prior": {"name": prior.name, "sha256": table_digest(prior_name)},
+        "code": {"sha256": code_digest()},
+        "fit": {**asdict(arguments), "date": fitted_on.isoformat()},
+        "sightings": {
+            "expected": len(sightings) + len(excluded) + len(faults),
+            "measured": len(sightings),
+            "sha256": sightings_digest(sightings),
+            "excluded": list(excluded),
+            "faults": list(faults),
+        },
+        "identifiability": _identifiability(fitted),
+        "coefficients": _coefficients(fitted),
+        "outliers": list(fitted.outliers),
+        "errors": {
+            "fitted": errors(sightings, places, sizes),
+            **{
+                f"without_{one.fact}": {
+                    "kinds": one.kinds,
+                    **errors(sightings, one.places, one.expected),
+                }
+                for one in held
+            },
+        },
+        "bound": _bound(sightings, places, sizes, bound),
+    }
+    return text, certificate
+
+
+def _identifiability(fitted: Fitted) -> dict[str, Any]:
+    found = fitted.identified
+    return {
+        "columns": len(fitted.design.keys),
+        "rank": found.rank,
+        "condition": None if found.condition == float("inf") else float(f"{found.condition:.3g}"),
+        "collinear": [list(group) for group in found.groups],
+        "unseen": list(found.unseen),
+        "at_prior": list(fitted.at_prior),
+    }
+
+
+def _coefficients(fitted: Fitted) -> list[dict[str, Any]]:
+    design = fitted.design
+    rows = zip(design.names, design.prior, fitted.copies, fitted.low, fitted.high, strict=True)
+    return [
+        {
+            "name": name,
+            "prior": round(float(prior), 3),
+            "copies": round(float(value), 3),
+            "interval": [round(float(low), 3), round(float(high), 3)],
+            "from": "prior" if name in fitted.at_prior else "data",
+        }
+        for name, prior, value, low, high in rows
+    ]
+
+
+def _bound(
+    sightings: Sequence[Sighting], places: Sequence[int], sizes: Any, bound: Bound
+) -> dict[str, Any]:
+    covered = sum(
+        sightings[place].seen[None] <= bound.margin * float(size) + bound.call_bytes
+        for place, size in zip(places, sizes, strict=True)
+    )
+    low, high = coverage_interval(covered, len(places))
+    return {
+        **asdict(bound),
+        "covered": covered,
+        "of": len(places),
+        "coverage_interval": [round(low, 5), round(high, 5)],
+    }
+
+
+def coverage_interval(covered: int, count: int, miss: float = 0.05) -> tuple[float, float]:
+    """Return the exact (Clopper-Pearson) interval of a coverage."""
+    low = float(beta.ppf(miss / 2, covered, count - covered + 1)) if covered else 0.0
+    high = float(beta.ppf(1 - miss / 2, covered + 1, count - covered)) if covered < count else 1.0
+    return low, high
+
+
+def sightings_digest(sightings: Sequence[Sighting]) -> str:
+    """Hash what was seen and of what: labels, widths on the rank, counts and bytes."""
+    whole = hashlib.sha256()
+    for one in sightings:
+        seen = sorted((str(phase), size) for phase, size in one.seen.items())
+        terms = sorted((m.value, t, size) for (m, t), size in one.terms.items())
+        whole.update(repr((one.label, sorted(one.facts.items()), seen, terms)).encode())
+        whole.update(repr((one.local.layers, one.local.tp, tuple(one.work)[:7])).encode())
+    return whole.hexdigest()
+
+
+def code_digest() -> str:
+    """Hash the modules that fit."""
+    whole = hashlib.sha256()
+    for file in sorted(Path(fit_module.__file__).parent.glob("*.py")):
+        whole.update(file.read_bytes())
+    return whole.hexdigest()
+
+
+def certificate_path(table: Path) -> Path:
+    """Return where the certificate of a table lies: beside it, as ``.certificate.json``."""
+    return table.with_suffix(".certificate.json")
+
+
+def read_certificate(path: Path) -> dict[str, Any]:
+    """Read a certificate.
+
+    Raises
+    ------
+    CertificateError
+        Where it cannot be read or is of a later schema.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CertificateError(f"cannot read the certificate {path}: {error}") from error
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        given = data.get("schema") if isinstance(data, dict) else None
+        raise CertificateError(f"{path} has schema {given!r}; this version reads {SCHEMA}")
+    return data
+
+
+def require_certified(table: Path) -> dict[str, Any]:
+    """Return the certificate beside a table.
+
+    Raises
+    ------
+    CertificateError
+        Where there is none, or it is of another table.
+    """
+    certificate = read_certificate(certificate_path(table))
+    digest = hashlib.sha256(table.read_bytes()).hexdigest()
+    if certificate["table"]["sha256"] != digest:
+        raise CertificateError(
+            f"{table} is not the table that its certificate speaks of "
+            f"({digest[:12]} against {certificate['table']['sha256'][:12]}); fit it again"
+        )
+    return certificate

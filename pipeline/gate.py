@@ -1,0 +1,102 @@
+"""Gate: reasons not to trust a table: a bound that did not hold, large errors, no certificate.
+
+The bound is held against every observation given; held-out errors are the certificate's, whose
+table must be the one at hand.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from pipeline.certificate import CertificateError, certificate_path, code_digest, require_certified
+from pipeline.regress.sighting import Sighting
+from planner.coefficients import Coefficients
+from planner.compiled import TermCompiler
+from planner.errors import ConfigError
+from planner.figures import Figures
+from planner.loads import NO_GROWTH
+from planner.moments import Phase
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Limits of the gate: relative errors, and the cells that a certificate must rest on."""
+
+    large_median_error: float
+    large_worst_error: float
+    least_cells: int
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> "Limits":
+        """Read limits from YAML, by default those of ``conf/gate/default.yaml``.
+
+        Raises
+        ------
+        ConfigError
+            Where the file cannot be read, or a limit is missing or no number.
+        """
+        try:
+            if path is None:
+                shipped = resources.files("conf") / "gate" / "default.yaml"
+                text = shipped.read_text(encoding="utf-8")
+            else:
+                text = path.read_text(encoding="utf-8")
+            values: Any = OmegaConf.to_container(OmegaConf.create(text))
+            return cls(
+                large_median_error=float(values["large_median_error"]),
+                large_worst_error=float(values["large_worst_error"]),
+                least_cells=int(values["least_cells"]),
+            )
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"limits of the gate cannot be read: {error!r}") from error
+
+
+def table_path(name: str) -> Path:
+    """Return the file of a table, by shipped name or by path."""
+    if name.endswith(".toml"):
+        return Path(name)
+    return Path(str(resources.files("planner.tables") / f"{name}.toml"))
+
+
+def unheld(sightings: Sequence[Sighting], table: Coefficients) -> list[str]:
+    """Return each sighting whose observed peak lies above the bound, with both figures."""
+    compiler = TermCompiler(table)
+    found = []
+    for one in sightings:
+        figures = Figures(
+            compiler.compile(one.local), one.work, table.margin_milli, NO_GROWTH, table.call_bytes
+        )
+        bound = max(figures.bound(Phase.FORWARD), figures.bound(Phase.BACKWARD))
+        observed = one.seen[None]
+        if observed > bound:
+            found.append(f"{one.label}: observed {observed} bytes, bound {bound}")
+    return found
+
+
+def uncertified(table: Path, limits: Limits) -> list[str]:
+    """Return what a table's certificate does not vouch for."""
+    try:
+        certificate = require_certified(table)
+    except (CertificateError, OSError) as error:
+        return [str(error)]
+    found = []
+    if certificate["code"]["sha256"] != code_digest():
+        found.append(
+            f"{certificate_path(table).name}: another version of the fit made it; fit again"
+        )
+    measured = certificate["sightings"]["measured"]
+    if measured < limits.least_cells:
+        found.append(f"it rests on {measured} measured calls, fewer than {limits.least_cells}")
+    held = {n: f for n, f in certificate["errors"].items() if n.startswith("without_")}
+    if not held:
+        found.append("it holds no held-out error: its cells are of one model, size and topology")
+    for name, figures in held.items():
+        for limit in ("large_median_error", "large_worst_error"):
+            value, most = figures.get(limit), getattr(limits, limit)
+            if value is not None and value > most:
+                found.append(f"{limit} {name.replace('_', ' ')} is {value:.4f}, above {most:g}")
+    return found

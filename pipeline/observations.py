@@ -1,0 +1,91 @@
+"""Observations: sightings from a table of measured cells or from a sweep's records."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.measured import read_measured
+from pipeline.recorded import read_recorded
+from pipeline.regress.copies import Arguments
+from pipeline.regress.sighting import Sighting
+
+CELLS_PRIOR = "nonfull-derived"
+LEDGER_FLOOR = 4096.0
+"""Bytes of noise of a ledger on CPU ranks: small tensors that no term prices."""
+CELLS_SOURCES = {
+    "bound": "fitted: worst shortfall of large calls, also held out, and half the noise of a peak; "
+    "bytes for what small calls showed beyond",
+    "rows": "as the measured cells state their routing",
+    "buffers": "as the prior",
+    "split": "as the prior",
+    "copies": "fitted",
+}
+RECORDS_SOURCES = {**CELLS_SOURCES, "rows": "as the prior"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observations:
+    """What a fit takes.
+
+    Parameters
+    ----------
+    prior
+        Name of the table where a fit on these begins.
+    arguments
+        How firmly it holds to that table, and how noisy these are: a ledger counts to the byte, a
+        GPU's allocator rounds.
+    """
+
+    sightings: Sequence[Sighting]
+    prior: str
+    arguments: Arguments
+    excluded: Sequence[str]
+    faults: Sequence[str]
+    sources: Mapping[str, str]
+
+    def proposals(self, groups: Sequence[Sequence[str]]) -> list[str]:
+        """Return, for coefficients that are not told apart, what a next sweep would vary."""
+        lines = []
+        for fact, way in WAYS.items():
+            kinds = {one.facts.get(fact, "") for one in self.sightings}
+            if groups and len(kinds) == 1:
+                lines.append(f"next sweep: all of these have {fact} {kinds.pop()}; {way}")
+        return lines
+
+
+WAYS = {
+    "model": "add a model whose widths have other ratios",
+    "size": "add a call of twice the tokens",
+    "topology": "add a topology with another cp and ep",
+    "lora rank": "add a sweep with another LoRA rank (step.lora_rank=16)",
+}
+"""What to vary where a fact has one kind only, which leaves its columns in proportion."""
+
+
+def read_observations(path: Path) -> Observations:
+    """Read a CSV of measured cells, or the records under a sweep's folder.
+
+    Raises
+    ------
+    PlannerError
+        Where there is nothing to read; see `read_measured` and `read_recorded`.
+    """
+    if path.is_dir():
+        recorded = read_recorded(path)
+        return Observations(
+            sightings=recorded.sightings,
+            prior=recorded.coefficients,
+            arguments=Arguments(strength=0.0, floor_bytes=LEDGER_FLOOR),
+            excluded=recorded.excluded,
+            faults=recorded.faults,
+            sources=RECORDS_SOURCES,
+        )
+    measured = read_measured(path)
+    return Observations(
+        sightings=[cell.sighting for cell in measured.cells],
+        prior=CELLS_PRIOR,
+        arguments=Arguments(),
+        excluded=measured.excluded,
+        faults=measured.faults,
+        sources=CELLS_SOURCES,
+    )
