@@ -101,7 +101,7 @@ FACTS = (
         "cold",
         "34.8-35.05 GB",
         _peak,
-        "adapters on every linear layer in the published system, on the routed experts here",
+        "here the routed experts alone have adapters; the published system adapts other layers too",
     ),
     Fact("peak of the warm call above its start", "ep2_cp2", "warm", "25.5 GB", _peak, "as above"),
 )
@@ -183,6 +183,7 @@ def _row(spec: CellSpec, record: RankRecord) -> str:
     assert seen is not None
     routing = spec.weights.routing
     routing += f" {spec.weights.imbalance:g}" if routing == "skewed" else ""
+    routing += ", shards" if spec.workload.rank_tokens else ""
     routing += ", state released" if spec.step.release_dispatcher_state else ""
     difference = 100 * (planned.expected_bytes / seen.working_set_bytes - 1)
     unattributed = 100 * seen.unattributed_bytes / seen.working_set_bytes
