@@ -14,24 +14,27 @@ from planner.step import Step
 from planner.topology import Topology
 from tests.conftest import qwen
 
-CELLS = {"ep1_cp2": Topology(cp=2), "ep2_cp2": Topology(cp=2, ep=2)}
+EP1, EP2 = ("ep1_cp2", Topology(cp=2)), ("ep2_cp2", Topology(cp=2, ep=2))
+CELLS = [
+    (*where, Step(release_dispatcher_state=free)) for free in (False, True) for where in (EP1, EP2)
+]
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Two cells of the published geometry, run on fake ranks in one process."""
+    """Cells of the published geometry, dispatcher state kept and released, in one process."""
     out = tmp_path_factory.mktemp("facts")
     program = (
         "import sys; from pathlib import Path; from jobs.rank import main\n"
         "for spec in sys.argv[2:]: main(Path(spec), Path(sys.argv[1]), 0, '')"
     )
     paths = []
-    for name, topology in CELLS.items():
+    for name, topology, step in CELLS:
         spec = CellSpec(
             model=qwen(num_layers=8),
             topology=topology,
             topology_name=name,
-            step=Step(),
+            step=step,
             weights=Weights(name="even"),
             workload=Workload(name="seeds", requests=(19_475,) * 7 + (19_476,) * 3),
             calls=Calls(name="pair", measured=2),
@@ -69,7 +72,7 @@ def test_expected_is_what_full_size_ranks_see(store):
 
     The planner's own bar is 2 %, with at most 1 % of the peak unattributed and none above bound.
     """
-    assert len(records(store)) == 4
+    assert len(records(store)) == 8
     for record in records(store):
         planned, seen = record.planned, record.observed
         assert planned.expected_bytes == pytest.approx(seen.working_set_bytes, rel=0.02)
@@ -80,7 +83,22 @@ def test_expected_is_what_full_size_ranks_see(store):
         assert seen.garbage_bytes == 0
 
 
+def test_released_state_lowers_the_peak_as_priced(store):
+    """Law: the saving that is seen is the saving that is priced; nothing is held over then."""
+    seen = {
+        (cell.spec.topology_name, cell.spec.step.release_dispatcher_state): cell.records[-1]
+        for cell in store.cells
+    }
+    for name, _ in (EP1, EP2):
+        kept, released = seen[name, False], seen[name, True]
+        assert released.observed.held_over_bytes == released.planned.held_over_bytes == 0
+        priced = kept.planned.expected_bytes - released.planned.expected_bytes
+        saved = kept.observed.working_set_bytes - released.observed.working_set_bytes
+        assert saved > 3e9
+        assert priced == pytest.approx(saved, rel=0.01)
+
+
 def test_facts_that_were_not_measured_are_said(store):
-    """Reference: half of the cells."""
-    half = replace(store, cells=store.cells[:1])
-    assert "not in these records" in page(half)
+    """Reference: the cells of one topology."""
+    some = tuple(cell for cell in store.cells if cell.spec.topology_name == "ep1_cp2")
+    assert "not in these records" in page(replace(store, cells=some))
