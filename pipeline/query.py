@@ -42,9 +42,10 @@ def ask(out: Path, sql: str, export: Path | None = None) -> Answer:
         _fill(connection, "records", rows(store))
         _fill(connection, "terms", term_rows(store))
         try:
+            statements = connection.extract_statements(sql)
+            if [one.type for one in statements] != [duckdb.StatementType.SELECT]:
+                raise QueryError("records are only read: ask with one SELECT")
             relation = connection.sql(sql)
-            if relation is None:
-                raise QueryError("the statement gives no rows; ask with SELECT")
             if export is not None:
                 export.parent.mkdir(parents=True, exist_ok=True)
                 relation.write_parquet(str(export))

@@ -6,6 +6,7 @@ moment of each peak by the copies that it has, fits, and chooses again until not
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,6 @@ from pipeline.regress.solve import (
     Floats,
     Prior,
     bootstrap,
-    least_squares,
     outliers,
     robust,
 )
@@ -93,16 +93,23 @@ def _weights(targets: Sequence[Target], floor: float) -> Floats:
     return weights
 
 
-def solve_copies(
-    design: Design, targets: Sequence[Target], arguments: Arguments, *, resist: bool
-) -> tuple[Floats, Floats]:
-    """Return the copies fitted on some targets, and the matrix of the moments that they choose."""
+class Solution(NamedTuple):
+    """Copies, the rows of the moments that they choose, and each target's weight in the end."""
+
+    copies: Floats
+    matrix: Floats
+    weights: Floats
+
+
+def solve_copies(design: Design, targets: Sequence[Target], arguments: Arguments) -> Solution:
+    """Fit copies on some targets of a design; outliers hardly move them."""
     copies = design.prior
     observed = np.array([t.observed for t in targets], dtype=float)
     weights = _weights(targets, arguments.floor_bytes)
     prior = Prior(design.prior, arguments.strength) if arguments.strength else None
     places = np.array([t.shape for t in targets])
     chosen: list[int] = []
+    kept = np.ones_like(observed)
     matrix = np.zeros((0, len(copies)))
     for _ in range(ROUNDS):
         now = [int(np.argmax(shape.rows @ copies)) for shape in design.shapes]
@@ -111,11 +118,8 @@ def solve_copies(
         chosen = now
         rows = np.array([shape.rows[i] for shape, i in zip(design.shapes, now, strict=True)])
         matrix = rows[places]
-        if resist:
-            copies = robust(matrix, observed, prior, weights)[0]
-        else:
-            copies = least_squares(matrix, observed, prior, weights)
-    return copies, matrix
+        copies, kept = robust(matrix, observed, prior, weights)
+    return Solution(copies, matrix, weights * kept)
 
 
 def fit_copies(
@@ -137,9 +141,8 @@ def fit_copies(
         )
     targets = design.targets
     observed = np.array([t.observed for t in targets], dtype=float)
-    copies, matrix = solve_copies(design, targets, arguments, resist=True)
+    copies, matrix, weights = solve_copies(design, targets, arguments)
     identified = identify(matrix, observed, design.names)
-    weights = _weights(targets, arguments.floor_bytes)
     at_prior: tuple[str, ...] = ()
     if arguments.strength:
         at_prior = _still_at_prior(design, matrix * (weights / observed)[:, None], arguments)

@@ -45,7 +45,7 @@ def hold_out(
         sizes = np.zeros(len(design.targets))
         for name in names:
             rest = [t for t, kind in zip(design.targets, kinds, strict=True) if kind != name]
-            copies, _ = solve_copies(design, rest, arguments, resist=True)
+            copies = solve_copies(design, rest, arguments).copies
             here = np.array([kind == name for kind in kinds])
             sizes[here] = expected(design, copies)[here]
         found.append(

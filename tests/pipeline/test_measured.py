@@ -1,0 +1,137 @@
+"""Published cells as input, the shipped table's scores, and tables that are no good."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.cli import application
+from pipeline.measured import MeasuredError, lengths_of, read_measured
+from pipeline.score import score, summarise
+from planner import Coefficients
+from planner.moments import Phase
+from tests.conftest import GOLDEN
+
+CELLS = GOLDEN / "h200_cells.csv"
+ROWS = list(csv.DictReader(CELLS.open()))
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(application(arguments[0]), list(arguments))
+
+
+def written(path: Path, rows: list[dict[str, str]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_every_row_is_a_cell_or_has_a_reason():
+    """Reference: the campaign's own count: 51 measured, 2 refused, 7 negative controls."""
+    measured = read_measured(CELLS)
+    assert len(measured.cells) == 51
+    assert sum("refused" in reason for reason in measured.excluded) == 2
+    assert sum("negative control" in reason for reason in measured.excluded) == 7
+    assert measured.faults == ()
+
+
+def test_counts_of_one_cell():
+    """Reference: by hand, 8 x 3000 pairs a rank and four ranks: 31/32 of 96,000 rows to one."""
+    cell = next(c for c in read_measured(CELLS).cells if "31/32" in c.label and c.tokens == 3000)
+    work = cell.sighting.work
+    assert work.rows == 93_000
+    assert (work.requests, work.head_tokens) == (2, 3000)
+    assert cell.sighting.seen[Phase.RETAINED] == 14_694_942_208
+
+
+def test_the_shipped_table_on_the_campaign():
+    """Reference: the measured peaks; limits of the bar: 2 %, 10 %, all covered, 1.06."""
+    cells = read_measured(CELLS).cells
+    summary = summarise(score(cells, Coefficients.load("nonfull-h200")))
+    large = summary["from_1000_tokens"]
+    assert large["median_abs_error"] <= 0.02
+    assert large["worst_abs_error"] <= 0.10
+    assert summary["all"]["coverage"] == 1
+    assert large["median_bound_over_observed"] <= 1.06
+    assert summary["published"]["all"]["under"] == 3
+    assert (
+        large["median_bound_over_observed"]
+        < (summary["published"]["from_1000_tokens"]["median_bound_over_observed"])
+    )
+
+
+def test_the_derivation_alone_is_near():
+    """Reference: the measured peaks, under copies that no fit has moved."""
+    cells = read_measured(CELLS).cells
+    large = summarise(score(cells, Coefficients.load("nonfull-derived")))["from_1000_tokens"]
+    assert large["median_abs_error"] <= 0.02
+    assert large["worst_abs_error"] <= 0.06
+
+
+def test_score_prints_the_document():
+    """Reference: the documented keys, and the peak that the table of cells has."""
+    result = run("score", str(CELLS), "--coefficients", "nonfull-h200", "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    observed = [int(r["forward_backward_peak_bytes"]) for r in ROWS if r["status"] == "measured"]
+    assert [cell["observed_bytes"] for cell in document["cells"]] == observed
+    assert {"tokens", "expected_bytes", "bound_bytes"} <= set(document["cells"][0])
+    assert document["summary"]["all"]["cells"] == 51
+
+
+def test_missing_columns_are_named(tmp_path):
+    """Law: a table without what a cell is made of cannot be read, and says what it lacks."""
+    rows = [{k: v for k, v in row.items() if k not in ("tp", "lengths")} for row in ROWS]
+    path = written(tmp_path / "cells.csv", rows)
+    with pytest.raises(MeasuredError, match="lacks the columns tp, lengths"):
+        read_measured(path)
+    assert run("fit", str(path), "-o", str(tmp_path / "t.toml")).exit_code == 2
+
+
+@pytest.mark.parametrize("bad", ["nan", "-5", "0", "inf", "", "many"])
+def test_a_wrong_row_is_a_fault_and_the_others_count(bad, tmp_path):
+    """Law: NaN, negative or absent bytes are said with their line, and nothing else is lost."""
+    rows = [dict(row) for row in ROWS]
+    rows[0]["forward_backward_peak_bytes"] = bad
+    measured = read_measured(written(tmp_path / "cells.csv", rows))
+    assert len(measured.cells) == 50
+    assert len(measured.faults) == 1
+    assert measured.faults[0].startswith("cells.csv:2:")
+
+
+def test_an_unknown_model_is_a_fault(tmp_path):
+    """Law: a model without known widths is not guessed."""
+    rows = [{**ROWS[0], "model": "Qwen9-1T"}, ROWS[2]]
+    measured = read_measured(written(tmp_path / "cells.csv", rows))
+    assert "Qwen9-1T" in measured.faults[0]
+    assert len(measured.cells) == 1
+
+
+def test_nothing_measured_is_said(tmp_path):
+    """Law: a table of refusals alone has nothing to fit on and nothing to score."""
+    rows = [{**row, "status": "refused"} for row in ROWS]
+    path = str(written(tmp_path / "cells.csv", rows))
+    for arguments in (("fit", path, "-o", str(tmp_path / "t.toml")), ("score", path)):
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert "peakcast" in result.output
+    assert not (tmp_path / "t.toml").exists()
+
+
+def test_import_writes_a_line_a_cell(tmp_path):
+    """Reference: the table's own figures."""
+    out = tmp_path / "cells.jsonl"
+    assert run("import", str(CELLS), "-o", str(out)).exit_code == 0
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(lines) == 51
+    assert lines[0]["observed_bytes"]["peak"] == int(ROWS[0]["forward_backward_peak_bytes"])
+
+
+def test_lengths():
+    """Reference: by hand."""
+    assert lengths_of("64x8") == (64,) * 8
+    assert lengths_of("19221+19222") == (19_221, 19_222)
