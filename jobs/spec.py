@@ -30,7 +30,10 @@ BACKENDS = ("cpu", "fake")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellSpec:
-    """One cell of a sweep. ``topology_name`` is a label; every other field is part of the key."""
+    """One cell of a sweep. ``topology_name`` is a label; every other field is part of the key.
+
+    ``coefficients_digest`` is the hash of the table as it was when the cell was made.
+    """
 
     model: Model
     topology: Topology
@@ -42,9 +45,13 @@ class CellSpec:
     meter: Meter = field(default_factory=Meter)
     backend: str = "cpu"
     coefficients: str = "megatron-local"
+    coefficients_digest: str = ""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
+        if not self.coefficients_digest:  # pinned here: a table edited meanwhile is another cell's
+            digest = table_digest(self.coefficients)
+            object.__setattr__(self, "coefficients_digest", digest)
         require_choice("CellSpec", "backend", self.backend, BACKENDS)
         self._require_backend()
         self._require_layout()
@@ -105,7 +112,6 @@ class CellSpec:
         The content of the coefficient table is part of it: another price is another result.
         """
         identity = self.to_dict()
-        identity["table"] = table_digest(self.coefficients)
         del identity["topology_name"]
         del identity["weights"]["path"]
         del identity["meter"]["profile"]
