@@ -12,7 +12,7 @@ import pytest
     ("typed", "offered"),
     [
         ("topology=ep2", ["topology=ep2_cp1", "topology=ep2_cp2"]),
-        ("calls=", ["calls=both", "calls=cold", "calls=warm"]),
+        ("calls=", ["calls=both", "calls=cold", "calls=pair", "calls=warm"]),
         ("meter.b", ["meter.budget_gib="]),
     ],
 )
