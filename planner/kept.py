@@ -10,6 +10,21 @@ from planner.units import ceil_div
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """Layers that are recomputed together, by mixer and by feed-forward part."""
+
+    attention: int
+    linear: int
+    dense: int
+    moe: int
+
+    @property
+    def layers(self) -> int:
+        """Layers of either mixer."""
+        return self.attention + self.linear
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Kept:
     """Counts of (layer, microbatch in flight) on one rank.
 
@@ -19,8 +34,8 @@ class Kept:
         Layers with that mixer and that feed-forward part whose activations are kept.
     checkpoints
         Checkpoints, of which the input alone is kept.
-    again_attention, again_linear, again_dense, again_moe
-        Layers of the checkpoint that is recomputed at a time.
+    again
+        The kinds of checkpoint that are recomputed, one at a time.
     flights
         Microbatches in flight of the last virtual stage.
     attention_here, linear_here, dense_here, moe_here
@@ -34,10 +49,7 @@ class Kept:
     dense: int
     moe: int
     checkpoints: int
-    again_attention: int
-    again_linear: int
-    again_dense: int
-    again_moe: int
+    again: frozenset[Checkpoint]
     flights: int
     attention_here: int
     linear_here: int
@@ -50,11 +62,6 @@ class Kept:
         """Layers of either mixer whose activations are kept."""
         return self.attention + self.linear
 
-    @property
-    def again(self) -> int:
-        """Layers of the checkpoint that is recomputed at a time."""
-        return self.again_attention + self.again_linear
-
 
 @lru_cache(maxsize=1024)
 def kept_of(model: Model, stage: Stage, step: Step) -> Kept:
@@ -65,14 +72,19 @@ def kept_of(model: Model, stage: Stage, step: Step) -> Kept:
     linear, moe = frozenset(model.linear_attention_layers), frozenset(model.moe_layers)
     kept = {True: 0, False: 0}, {True: 0, False: 0}
     checkpoints = 0
+    again: set[Checkpoint] = set()
     size = step.recompute_layers if step.recompute == "full" else 1
     for chunk, flights in zip(stage.chunks, stage.in_flight, strict=True):
         saved = _saved(chunk, step)
-        checkpoints += ceil_div(len(chunk) - len(saved), size) * flights
+        run_again = chunk[: len(chunk) - len(saved)]
+        checkpoints += ceil_div(len(run_again), size) * flights
+        again.update(
+            _checkpoint(run_again[start : start + size], linear, moe)
+            for start in range(0, len(run_again), size)
+        )
         for layer in saved:
             kept[0][layer in linear] += flights
             kept[1][layer in moe] += flights
-    again = [layer for layer in stage.layers if layer not in _all_saved(stage, step)][-size:]
     if stage.last and step.recompute != "full":
         kept[0][False] += model.mtp_layers * stage.in_flight[-1]
         kept[1][model.is_moe] += model.mtp_layers * stage.in_flight[-1]
@@ -82,10 +94,7 @@ def kept_of(model: Model, stage: Stage, step: Step) -> Kept:
         dense=kept[1][False],
         moe=kept[1][True],
         checkpoints=checkpoints,
-        again_attention=sum(layer not in linear for layer in again),
-        again_linear=sum(layer in linear for layer in again),
-        again_dense=sum(layer not in moe for layer in again),
-        again_moe=sum(layer in moe for layer in again),
+        again=frozenset(again),
         flights=stage.in_flight[-1],
         attention_here=sum(layer not in linear for layer in stage.layers),
         linear_here=sum(layer in linear for layer in stage.layers),
@@ -102,5 +111,8 @@ def _saved(chunk: tuple[int, ...], step: Step) -> tuple[int, ...]:
     return chunk[step.recompute_layers :] if step.recompute == "block" else chunk
 
 
-def _all_saved(stage: Stage, step: Step) -> frozenset[int]:
-    return frozenset(layer for chunk in stage.chunks for layer in _saved(chunk, step))
+def _checkpoint(layers: tuple[int, ...], linear: frozenset[int], moe: frozenset[int]) -> Checkpoint:
+    mixers, parts = sum(at in linear for at in layers), sum(at in moe for at in layers)
+    return Checkpoint(
+        attention=len(layers) - mixers, linear=mixers, dense=len(layers) - parts, moe=parts
+    )

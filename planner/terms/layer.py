@@ -1,6 +1,7 @@
 """Layer: the working set of the layer whose backward runs: what is made again, and gradients."""
 
 from planner import layer_bytes
+from planner.kept import Checkpoint
 from planner.local import Local
 from planner.size import Size
 from planner.term import term
@@ -11,21 +12,25 @@ SOURCE = "derivation: tensors of one layer's backward (planner/layer_bytes.py)"
 @term(
     "layer.recomputed",
     what="activations of the checkpoint that is recomputed",
-    when=lambda local: local.kept.again > 0,
+    when=lambda local: bool(local.kept.again),
     source=SOURCE,
 )
 def recomputed(local: Local) -> Size:
-    """All that the layers of one checkpoint save: tokens and routed rows."""
-    kept = local.kept
-    tokens = kept.again * layer_bytes.norms(local)
-    tokens += kept.again_attention * (layer_bytes.attention(local) + layer_bytes.scores(local))
-    tokens += kept.again_dense * layer_bytes.dense(local)
-    tokens += kept.again_moe * (layer_bytes.router(local) + layer_bytes.shared(local))
+    """All that the layers of the heaviest checkpoint save: tokens and routed rows."""
+    sizes = [_saved_by(checkpoint, local) for checkpoint in local.kept.again]
+    return max(sizes, key=lambda size: size.tokens + local.top_k * size.rows)
+
+
+def _saved_by(checkpoint: Checkpoint, local: Local) -> Size:
+    tokens = checkpoint.layers * layer_bytes.norms(local)
+    tokens += checkpoint.attention * (layer_bytes.attention(local) + layer_bytes.scores(local))
+    tokens += checkpoint.dense * layer_bytes.dense(local)
+    tokens += checkpoint.moe * (layer_bytes.router(local) + layer_bytes.shared(local))
     if local.linear_attention is not None:
         sizes = local.linear_attention
         keys, values = sizes.key_heads * sizes.key_dim, sizes.value_heads * sizes.value_dim
-        tokens += kept.again_linear * local.over_tp((4 * keys + 8 * values) * local.itemsize)
-    return Size(tokens=tokens, rows=kept.again_moe * layer_bytes.routed(local))
+        tokens += checkpoint.linear * local.over_tp((4 * keys + 8 * values) * local.itemsize)
+    return Size(tokens=tokens, rows=checkpoint.moe * layer_bytes.routed(local))
 
 
 @term(
