@@ -7,22 +7,26 @@ hashes of the table, the prior and the code that fitted.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from scipy.stats import beta
 
 from pipeline.regress import copies as fit_module
-from pipeline.regress.bound import Bound, fit_bound
+from pipeline.regress.bound import MISS, Bound, fit_bound
 from pipeline.regress.copies import Arguments, Fitted, expected, fit_copies
 from pipeline.regress.held_out import errors, hold_out, peaks
 from pipeline.regress.sighting import Sighting
+from pipeline.regress.solve import FitError, conformal
 from pipeline.regress.table_text import table_text
 from planner.coefficients import Coefficients, table_digest
 from planner.errors import PlannerError
+from planner.routing import Allowance
 
 SCHEMA = 1
 
@@ -40,12 +44,15 @@ def certify(
     arguments: Arguments,
     excluded: Sequence[str],
     faults: Sequence[str],
+    imbalance: Sequence[float],
     sources: Mapping[str, str],
 ) -> tuple[str, dict[str, Any]]:
     """Fit a table and return its text and its certificate.
 
     Parameters
     ----------
+    imbalance
+        Rows that arrived over rows expected: what the allowance on measured routing is fitted on.
     sources
         As `pipeline.regress.table_text.table_text` takes them.
 
@@ -65,6 +72,7 @@ def certify(
         bound.on(fitted.table),
         name=name,
         date=fitted_on,
+        allowance=fit_allowance(prior.allowance, imbalance),
         what=f"{prior.what}; fitted on {len(sightings)} measured calls",
     )
     entries = {key.entry for key in fitted.design.keys}
@@ -98,8 +106,21 @@ def certify(
             },
         },
         "bound": _bound(sightings, places, sizes, bound),
+        "rows": {"records": len(imbalance), "measured": table.allowance.measured},
     }
     return text, certificate
+
+
+def fit_allowance(prior: Allowance, imbalance: Sequence[float]) -> Allowance:
+    """Return the allowance on measured routing that rows seen give, at a miss rate of `MISS`.
+
+    The prior's where there are too few records to promise that.
+    """
+    try:
+        factor = conformal(np.array(imbalance), MISS)
+    except FitError:
+        return prior
+    return replace(prior, measured=max(1.0, math.ceil(factor * 100) / 100))
 
 
 def _identifiability(fitted: Fitted) -> dict[str, Any]:

@@ -101,6 +101,24 @@ def read_measured(path: Path) -> Measured:
     return Measured(cells=tuple(cells), excluded=tuple(excluded), faults=tuple(faults))
 
 
+def candidate_cells(measured: Measured) -> dict[str, Sighting]:
+    """Return cells that a next campaign could add: each model and topology, nothing recomputed."""
+    models, unfused = _models()
+    found = {}
+    for model in models:
+        for axes in ({"tp": "1"}, {"tp": "2"}, {"tp": "4"}, {"tp": "8"}, {"cp": "2"}):
+            row = {"model": model, "tp": "1", "cp": "1", "ep": "1", "recompute": "none", **axes}
+            row |= {"lengths": "4096x2", "packed_rows": "6964", "execution": "compiled"}
+            row |= {"rows_busiest_rank": "6964", "forward_backward_peak_bytes": "1"}
+            try:
+                cell = _cell(row, models, unfused)
+            except PlannerError:  # the topology does not divide the model: no such cell
+                continue
+            found[cell.label] = cell.sighting
+    known = {cell.label for cell in measured.cells}
+    return {label: one for label, one in found.items() if label not in known}
+
+
 def _models() -> tuple[Mapping[str, Any], frozenset[str]]:
     data = tomllib.loads(
         (resources.files("pipeline") / "measured_models.toml").read_text(encoding="utf-8")

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.measured import read_measured
+from pipeline.measured import candidate_cells, read_measured
 from pipeline.recorded import read_recorded
 from pipeline.regress.copies import Arguments
+from pipeline.regress.propose import propose
 from pipeline.regress.sighting import Sighting
+from planner.coefficients import Coefficients
 
 CELLS_PRIOR = "nonfull-derived"
 LEDGER_FLOOR = 4096.0
@@ -20,7 +22,10 @@ CELLS_SOURCES = {
     "split": "as the prior",
     "copies": "fitted",
 }
-RECORDS_SOURCES = {**CELLS_SOURCES, "rows": "as the prior"}
+RECORDS_SOURCES = {
+    **CELLS_SOURCES,
+    "rows": "balanced as the prior; measured: fitted, a conformal factor on arrived over expected",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +34,10 @@ class Observations:
 
     Parameters
     ----------
+    candidates
+        Cells that could be added, by label.
+    imbalance
+        Rows that arrived over rows expected, where records tell both.
     prior
         Name of the table where a fit on these begins.
     arguments
@@ -37,6 +46,8 @@ class Observations:
     """
 
     sightings: Sequence[Sighting]
+    candidates: Mapping[str, Sighting]
+    imbalance: Sequence[float]
     prior: str
     arguments: Arguments
     excluded: Sequence[str]
@@ -45,8 +56,10 @@ class Observations:
 
     def proposals(self, groups: Sequence[Sequence[str]]) -> list[str]:
         """Return, for coefficients that are not told apart, what a next sweep would vary."""
-        lines = []
-        for fact, way in WAYS.items():
+        table = Coefficients.load(self.prior)
+        best = propose(self.sightings, self.candidates, table) if groups else []
+        lines = [f"next sweep: add {label}" for label in best]
+        for fact, way in () if best else WAYS.items():
             kinds = {one.facts.get(fact, "") for one in self.sightings}
             if groups and len(kinds) == 1:
                 lines.append(f"next sweep: all of these have {fact} {kinds.pop()}; {way}")
@@ -74,6 +87,8 @@ def read_observations(path: Path) -> Observations:
         recorded = read_recorded(path)
         return Observations(
             sightings=recorded.sightings,
+            candidates=recorded.candidates,
+            imbalance=recorded.imbalance,
             prior=recorded.coefficients,
             arguments=Arguments(strength=0.0, floor_bytes=LEDGER_FLOOR),
             excluded=recorded.excluded,
@@ -83,6 +98,8 @@ def read_observations(path: Path) -> Observations:
     measured = read_measured(path)
     return Observations(
         sightings=[cell.sighting for cell in measured.cells],
+        candidates=candidate_cells(measured),
+        imbalance=(),
         prior=CELLS_PRIOR,
         arguments=Arguments(),
         excluded=measured.excluded,

@@ -6,18 +6,20 @@ routing. A record that says nothing of copies is left out, with the reason.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jobs.record import Observed, RankRecord
 from jobs.spec import CellSpec
 from pipeline.regress.sighting import Sighting
 from pipeline.store import Cell, read_store
+from planner.batch import Batch
 from planner.errors import PlannerError
 from planner.figures import Figures
 from planner.local import localize
 from planner.moments import Moment, Phase
 from planner.pricer import compile_pricer
+from planner.step import Step
 
 
 class RecordedError(PlannerError):
@@ -26,10 +28,16 @@ class RecordedError(PlannerError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recorded:
-    """Sightings of a sweep, the table it was priced with, and what was left out."""
+    """Sightings of a sweep, the table it was priced with, and what was left out.
+
+    ``imbalance`` has a ratio for each usable record at ep > 1: most rows that arrived at a layer
+    over the rows expected there.
+    """
 
     sightings: tuple[Sighting, ...]
     coefficients: str
+    imbalance: tuple[float, ...]
+    candidates: Mapping[str, Sighting]
     excluded: tuple[str, ...]
     faults: tuple[str, ...]
 
@@ -49,6 +57,8 @@ def read_recorded(out: Path) -> Recorded:
     sightings: list[Sighting] = []
     reasons: Counter[str] = Counter()
     tables: Counter[str] = Counter()
+    imbalance: list[float] = []
+    candidates: dict[str, Sighting] = {}
     faults = list(store.faults)
     for cell in store.cells:
         if cell.spec is None:
@@ -67,6 +77,8 @@ def read_recorded(out: Path) -> Recorded:
                 continue
             sightings.append(_sighting(cell, cell.spec, record, priced[record.rank]))
             tables[cell.spec.coefficients] += 1
+            imbalance += _imbalance(record, cell.spec)
+        candidates |= _candidates(cell.spec)
     excluded = tuple(f"{reason} ({count} records)" for reason, count in sorted(reasons.items()))
     if not sightings:
         why = "; ".join((*excluded, *faults)[:3])
@@ -74,6 +86,8 @@ def read_recorded(out: Path) -> Recorded:
     return Recorded(
         sightings=tuple(sightings),
         coefficients=tables.most_common(1)[0][0],
+        imbalance=tuple(imbalance),
+        candidates=candidates,
         excluded=excluded,
         faults=tuple(faults),
     )
@@ -82,6 +96,48 @@ def read_recorded(out: Path) -> Recorded:
 def _figures(spec: CellSpec) -> Mapping[int, Figures]:
     pricer = compile_pricer(spec.model, spec.topology, spec.step, coefficients=spec.coefficients)
     return dict(enumerate(pricer.figures(pricer.lay_out(spec.workload.batch()))))
+
+
+def _imbalance(record: RankRecord, spec: CellSpec) -> list[float]:
+    if spec.topology.ep == 1 or record.planned is None or record.observed is None:
+        return []
+    pairs = zip(record.observed.routed_rows, record.planned.routed_rows, strict=False)
+    ratios = [seen / expected for seen, expected in pairs if expected]
+    return [max(ratios)] if ratios else []
+
+
+def _candidates(spec: CellSpec) -> dict[str, Sighting]:
+    """Return cells that a next sweep could add: another LoRA rank, longer requests, fewer."""
+    batch = spec.workload.batch()
+    longer = Batch(requests=tuple(2 * length for length in batch.requests))
+    fewer = Batch(requests=tuple(2 * n for n in batch.requests[: len(batch.requests) // 2]))
+    found = {}
+    for words, other, step in (
+        (f"step.lora_rank={2 * spec.step.lora_rank}", batch, _ranked(spec)),
+        ("requests twice as long", longer, spec.step),
+        ("half the requests, twice as long", fewer, spec.step),
+    ):
+        if step is None or not other.requests:
+            continue
+        pricer = compile_pricer(spec.model, spec.topology, step, coefficients=spec.coefficients)
+        try:
+            figures = pricer.figures(pricer.lay_out(other))[0]
+        except PlannerError:  # such a batch does not fit this topology: nothing to propose
+            continue
+        label = f"{spec.topology_name} with {words}"
+        found[label] = Sighting(
+            label=label,
+            facts={},
+            local=localize(spec.model, spec.topology, step),
+            work=figures.work,
+            seen={None: 1, Phase.RETAINED: 1},
+        )
+    return found
+
+
+def _ranked(spec: CellSpec) -> Step | None:
+    rank = spec.step.lora_rank
+    return replace(spec.step, lora_rank=2 * rank) if rank else None
 
 
 def _unusable(record: RankRecord) -> str | None:

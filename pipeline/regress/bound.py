@@ -14,7 +14,7 @@ import numpy as np
 from pipeline.regress.copies import FLOOR
 from pipeline.regress.held_out import LARGE, HeldOut
 from pipeline.regress.sighting import Sighting
-from pipeline.regress.solve import FitError, Floats, conformal
+from pipeline.regress.solve import FitError, Floats, conformal, envelope, quantile
 from planner.coefficients import MILLI, Coefficients
 
 SLACK = 0.0075
@@ -33,11 +33,14 @@ class Bound:
         The factor, in whole thousandths, and the bytes beside it.
     conformal
         The one-sided conformal factor of large calls at `MISS`; ``None`` where they are too few.
+    quantile
+        The factor alone that all but `MISS` of the calls, small ones too, lie under.
     """
 
     margin: float
     call_bytes: int
     conformal: float | None
+    quantile: float
 
     def on(self, table: Coefficients) -> Coefficients:
         """Return a table with this bound."""
@@ -53,12 +56,13 @@ def fit_bound(
     large = np.array([sightings[i].work.tokens >= LARGE for i in places])
     if not large.any():
         large = np.ones_like(large)
-    short = max(0.0, float((observed[large] / least[large]).max()) - 1)
-    margin = math.ceil((1 + short + SLACK) * MILLI) / MILLI
+    highest = float(envelope(least[large][:, None], observed[large])[0])
+    margin = math.ceil((max(highest, 1.0) + SLACK) * MILLI) / MILLI
     missing = max(0.0, float((observed - margin * least).max()))
     beside = math.ceil(missing + FLOOR) if missing else 0
     try:
         factor: float | None = round(conformal(observed[large] / least[large], MISS), 5)
     except FitError:
         factor = None
-    return Bound(margin, beside, factor)
+    typical = float(quantile(least[:, None], observed, 1 - MISS)[0])
+    return Bound(margin, beside, factor, round(typical, 5))

@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linprog, nnls
+from scipy.sparse import hstack, identity
 
 from planner.errors import PlannerError
 
@@ -120,7 +121,7 @@ def quantile(matrix: Floats, observed: Floats, level: float) -> Floats:
     cost = np.concatenate(
         [np.zeros(matrix.shape[1]), np.full(count, level), np.full(count, 1 - level)]
     )
-    equal = np.hstack([rows, np.eye(count), -np.eye(count)])
+    equal = hstack([rows, identity(count), -identity(count)], format="csc")
     return _solved(linprog(cost, A_eq=equal, b_eq=np.ones(count), method="highs"), matrix.shape[1])
 
 
