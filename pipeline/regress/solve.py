@@ -117,6 +117,11 @@ def quantile(matrix: Floats, observed: Floats, level: float) -> Floats:
     what is left of 1.
     """
     require_observations(matrix, observed)
+    if matrix.shape[1] == 1:  # the program's solution is then a weighted quantile
+        sizes = matrix[:, 0] / observed
+        order = np.argsort(1 / sizes)
+        share = np.cumsum(sizes[order]) / sizes.sum()
+        return 1 / sizes[order][[int(np.searchsorted(share, level))]]
     rows, count = matrix / observed[:, None], len(observed)
     cost = np.concatenate(
         [np.zeros(matrix.shape[1]), np.full(count, level), np.full(count, 1 - level)]

@@ -114,6 +114,14 @@ def test_a_quantile_fit_has_its_share_below():
     assert abs(above - 0.1 * len(observed)) <= matrix.shape[1]
 
 
+def test_a_quantile_of_one_column_is_the_linear_programs():
+    """Reference: the program itself, given a second column that holds no byte."""
+    matrix, observed = planted(10)
+    one = matrix.sum(axis=1, keepdims=True)
+    program = quantile(np.hstack([one, np.zeros_like(one)]), observed, 0.95)
+    assert quantile(one, observed, 0.95)[0] == pytest.approx(program[0], rel=1e-6)
+
+
 def test_the_conformal_factor_covers_at_its_rate():
     """Reference: exchangeable draws are covered at 1 - miss or more, on average over draws."""
     covered = []

@@ -237,7 +237,7 @@ def test_folded_forms_equal_the_sum_of_terms(model, topology, step, table, batch
         rows = alike.work.rows, alike.work.more_rows
         layers = alike.work.layers
         apart = alike.work._replace(rows=(rows[0],) * layers, more_rows=(rows[1],) * layers)
-        summed = Figures(alike.compiled, apart, alike.margin_milli, alike.growth)
+        summed = Figures(alike.compiled, apart, alike.margin_milli, alike.growth, alike.call_bytes)
         assert summed.stages == alike.stages
         assert summed.demand == alike.demand == alike.demand_once
         assert summed.persistent_bound == alike.persistent_bound
