@@ -96,7 +96,8 @@ class Figures:
                 found = max((s[2] for s in self.stages if s[0].phase is phase), default=0)
             else:
                 forms = self._forms.peaks.get(phase, ())
-                found = self._with_margin(self._fullest(forms, self.work.more_rows))
+                fullest = self._fullest(forms, self.work.more_rows)
+                found = self._with_margin(fullest) if forms else 0
             self._bounds[phase] = found
         return Bytes(found)
 
