@@ -31,7 +31,7 @@ def main(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
     Parameters
     ----------
     rendezvous
-        URL at which the ranks meet (``file://`` or ``tcp://``).
+        URL at which the ranks meet (``file://``, ``tcp://``, or torchrun's ``env://``).
     """
     spec = CellSpec.read(spec_path)
     rank, world = _place(spec)
@@ -186,10 +186,8 @@ def run() -> None:
     parser.add_argument("out", type=Path, help="folder of the sweep; records go to OUT/records")
     parser.add_argument("--attempt", type=int, default=0, help="number of this attempt")
     arguments = parser.parse_args()
-    if "MASTER_ADDR" in os.environ:
-        port = int(os.environ["MASTER_PORT"]) + 1
-        rendezvous = f"tcp://{os.environ['MASTER_ADDR']}:{port}"
-        main(arguments.spec, arguments.out, arguments.attempt, rendezvous)
+    if "MASTER_ADDR" in os.environ:  # torchrun's: its agent keeps the store that ranks meet at
+        main(arguments.spec, arguments.out, arguments.attempt, "env://")
         return
     with tempfile.TemporaryDirectory() as folder:
         rendezvous = f"file://{folder}/rendezvous"

@@ -193,8 +193,8 @@ def start(
     rank, world
         This process among all.
     rendezvous
-        Where the ranks meet: ``tcp://host:port``, or ``file:///path``, a file that does not exist
-        yet and that the caller removes.
+        Where the ranks meet: ``env://`` (torchrun's variables), ``tcp://host:port``, or
+        ``file:///path``, a file that does not exist yet and that the caller removes.
     timeout
         Seconds after which a rank that waits for the others gives up.
 

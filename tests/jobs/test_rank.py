@@ -52,8 +52,12 @@ def run(spec: CellSpec, out: Path) -> list[list[RankRecord]]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> list[list[RankRecord]]:
-    """Two ranks of EP2 x CP2, unlimited."""
-    return run(long_cell("ep2_cp2"), tmp_path_factory.mktemp("pair"))
+    """Two ranks of EP2 x CP2, unlimited, started by torchrun as a person would."""
+    spec, out = long_cell("ep2_cp2"), tmp_path_factory.mktemp("pair")
+    spec.write(out / "spec.json")
+    command = ["-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "jobs.rank"]
+    subprocess.run([sys.executable, *command, str(out / "spec.json"), str(out)], check=True)
+    return [read_records(record_path(out, spec.key, 0, rank))[0] for rank in range(2)]
 
 
 def test_one_rank_by_hand_expects_what_it_sees(tmp_path):
