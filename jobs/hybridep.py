@@ -25,7 +25,8 @@ LEAST_TOKENS = 512
 def capacity_for(tokens: int, ranks: int) -> int:
     """Return the tokens per rank for which buffers are made when ``tokens`` must fit.
 
-    A multiple of 4/gcd(4, ranks), at least 512, then a multiple of 64.
+    A multiple of 4/gcd(4, ranks), at least 512, then a multiple of 64. Written apart from
+    `planner.hybridep` on purpose: what the planner says of growth is compared with these buffers.
     """
     return align_up(max(align_up(tokens, 4 // math.gcd(4, ranks)), LEAST_TOKENS), CHUNK)
 
