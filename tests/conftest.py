@@ -1,5 +1,7 @@
-"""Models that tests price, from the same files that users name."""
+"""Models that tests price, from the same files that users name; and what tests need to run."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,25 @@ def qwen(**changes: object) -> Model:
 def golden() -> Path:
     """Folder of published figures."""
     return GOLDEN
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker of tests that need more than the package and its dependencies."""
+    config.addinivalue_line(
+        "markers",
+        "needs(what): skipped where this machine lacks it; failed there if PEAKCAST_REQUIRE, a "
+        "list with commas, names it",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Turn the skip of a test whose need must be met into a failure that says the reason."""
+    report = yield
+    required = set(filter(None, os.environ.get("PEAKCAST_REQUIRE", "").split(",")))
+    needed = {mark.args[0] for mark in item.iter_markers("needs")} & required
+    if report.skipped and needed and not hasattr(report, "wasxfail"):
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"PEAKCAST_REQUIRE names {', '.join(sorted(needed))}, yet: {why}"
+    return report
