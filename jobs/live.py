@@ -19,6 +19,7 @@ from jobs.meter.attribution import Attribution
 from jobs.meter.call import Call, CallLedger, total
 from jobs.meter.ledger import Ledger
 from jobs.meter.rules import attribute_peak
+from jobs.meter.timeline import timeline
 from jobs.model.build import ModelUnderTest, routed_rows
 from jobs.record import Observed, Planned, RankRecord
 from jobs.spec import CellSpec
@@ -34,6 +35,9 @@ from planner.units import GIB
 
 NO_LIMIT = -1
 """Stands for a rank without a limit where ranks exchange integers."""
+
+NAMED = 8
+"""Storages that a record names of those that no term explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +260,9 @@ def plan_of(decision: Decision, prices: Sequence[Price], held_over: int, rank: i
         coefficients=fullest.coefficients,
         local_tokens=fullest.local_tokens,
         routed_rows=list(prices[-1].routed_rows),
+        copies={
+            line.term: line.copies for line in fullest.lines if line.moment is fullest.peak_moment
+        },
     )
 
 
@@ -284,4 +291,9 @@ def observe(
         call_s=seconds,
         ledger_s=call.ledger_s,
         garbage_bytes=garbage,
+        unattributed=[
+            {"bytes": a.nbytes, "shape": list(a.shape), "module": a.module, "op": a.op}
+            for a in attribution.unattributed[:NAMED]
+        ],
+        timeline=timeline(call),
     )

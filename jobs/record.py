@@ -52,6 +52,8 @@ class Planned:
         moment.
     unpriced
         What the coefficient table does not price here, each with the reason.
+    copies
+        Live copies of each term at the expected peak.
     """
 
     expected_bytes: int
@@ -68,6 +70,7 @@ class Planned:
     coefficients: str
     local_tokens: int
     routed_rows: list[int]
+    copies: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -89,8 +92,9 @@ class Observed:
     growth_bytes, outside_bytes
         Growth of the communication buffers in this call, and what they hold after it, both outside
         the tensors that the ledger counts.
-    terms, unattributed_bytes
-        Bytes of each planner term at the working set's peak, and of what matched none.
+    terms, unattributed_bytes, unattributed
+        Bytes of each planner term at the working set's peak, and of what matched none; of the
+        latter the largest storages: ``bytes``, ``shape``, ``module``, ``op``.
     peak_at
         Phase, module and operator of the allocation that made the peak.
     routed_rows
@@ -98,6 +102,9 @@ class Observed:
     garbage_bytes
         Left by the call and freed by nothing but the cyclic collector, which ran once the call was
         over: neither referenced nor held over, and part of no price.
+    timeline
+        Bytes that the call had live, in its order: some ``[bytes, "phase module"]``, each the
+        fullest moment of its stretch; the highest is the working set.
     call_s, ledger_s
         Wall time of the call, and the part of it spent in the ledger's own code.
     """
@@ -116,6 +123,8 @@ class Observed:
     call_s: float
     ledger_s: float
     garbage_bytes: int = 0
+    unattributed: list[dict[str, Any]] = field(default_factory=list)
+    timeline: list[tuple[int, str]] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,6 +1,6 @@
 """Call, as the ledger follows it, and CallLedger: what was seen, frozen when it ends."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from jobs.meter.allocation import Allocation
@@ -66,6 +66,21 @@ class CallLedger:
         The moment must lie in the call: `last_number` is its end.
         """
         return tuple(a for a in self.allocations if a.alive_at(number))
+
+    def live_bytes(self) -> Iterator[tuple[Allocation, int]]:
+        """Yield each allocation with what the call had live just after it, in order."""
+        deaths: dict[int, int] = {}
+        for allocation in self.allocations:
+            if allocation.died is not None:
+                deaths[allocation.died] = deaths.get(allocation.died, 0) + allocation.nbytes
+        dying = sorted(deaths.items())
+        live = dead = 0
+        for allocation in self.allocations:
+            while dead < len(dying) and dying[dead][0] < allocation.number:
+                live -= dying[dead][1]
+                dead += 1
+            live += allocation.nbytes
+            yield allocation, live
 
     @property
     def at_peak(self) -> tuple[Allocation, ...]:

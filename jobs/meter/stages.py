@@ -77,19 +77,9 @@ def _left(call: CallLedger) -> tuple[Allocation, ...]:
 def _fullest(call: CallLedger) -> dict[Moment, Allocation]:
     """Return, of each moment's allocations, the one after which most was live."""
     places = [(moment, phase, re.compile(module)) for moment, phase, module in PLACES]
-    deaths: dict[int, int] = {}
-    for allocation in call.allocations:
-        if allocation.died is not None:
-            deaths[allocation.died] = deaths.get(allocation.died, 0) + allocation.nbytes
-    dying = sorted(deaths.items())
     highest: dict[Moment, int] = {}
     fullest: dict[Moment, Allocation] = {}
-    live = dead = 0
-    for allocation in call.allocations:
-        while dead < len(dying) and dying[dead][0] < allocation.number:
-            live -= dying[dead][1]
-            dead += 1
-        live += allocation.nbytes
+    for allocation, live in call.live_bytes():
         for moment, phase, module in places:
             if (
                 allocation.phase == phase

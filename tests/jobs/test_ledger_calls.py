@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from jobs.meter.allocation import BLOCK
 from jobs.meter.call import LedgerError
 from jobs.meter.ledger import Ledger
+from jobs.meter.timeline import timeline
 
 TOKENS, HIDDEN, FFN, LAYERS = 128, 64, 256, 3
 H, F = (
@@ -188,6 +189,18 @@ def test_the_state_at_any_allocation_can_be_asked_for():
         d = rows(8)
     live = [sum(x.nbytes for x in call.result.live_at(a.number)) for a in call.result.allocations]
     assert [n // 512 for n in live] == [1, 3, 6, 8], d
+    assert [n // 512 for _, n in call.result.live_bytes()] == [1, 3, 6, 8]
+
+
+@pytest.mark.parametrize("points", [1, 2, 3, 7, 96])
+def test_a_timeline_of_few_points_still_shows_the_peak(points):
+    """Reference: the working set is the highest live sum, whatever the number of points."""
+    result = run_checkpointed()
+    seen = timeline(result, points)
+    assert len(seen) == min(points, len(result.allocations))
+    assert max(live for live, _ in seen) == result.working_set_bytes
+    phases = [place.split()[0] for _, place in timeline(result, 10**6)]
+    assert phases == [a.phase for a in result.allocations]
 
 
 class PlantedError(Exception):
