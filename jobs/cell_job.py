@@ -13,6 +13,7 @@ import submitit
 from submitit.core.utils import pickle_load
 
 from jobs.completion import rank_is_complete, rank_records, record_failure
+from jobs.logs import log_path
 from jobs.record import RankRecord
 from jobs.spec import CellSpec
 from jobs.supervise import Driver, RankExit, supervise
@@ -30,7 +31,7 @@ class CellJob:
     tries
         Further attempts that the cell has left.
     folder
-        Where submitit's files and the logs lie.
+        Where submitit's files and the supervisors' logs lie.
     """
 
     spec: CellSpec
@@ -99,8 +100,9 @@ class CellJob:
         return self.handle.task(self.ranks.index(rank))
 
     def log_path(self, rank: int) -> Path:
-        """Where a rank's standard error lies."""
-        return Path(self._task(rank).paths.stderr)
+        """Where a rank's log lies; where its supervisor's does, if it never came to write one."""
+        own = log_path(self.out.absolute(), self.spec.key, self.attempt, rank)
+        return own if own.exists() else Path(self._task(rank).paths.stderr)
 
     def is_over(self) -> bool:
         """Look once: gather exits, notice failures, stop what hangs; whether all ranks are gone."""

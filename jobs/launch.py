@@ -1,8 +1,8 @@
 """From cell specs to records on disk: one submitit job a cell, one task a rank.
 
 The only door to submitit. Under ``out`` it leaves ``specs/<key>.json``, what the ranks record in
-``records/``, and one folder an attempt, ``jobs/<key>.a<attempt>/``, with submitit's files and the
-rank's logs. Whatever befalls a cell is recorded as that cell's failure and costs no other cell.
+``records/`` and print in ``logs/``, and one folder an attempt, ``jobs/<key>.a<attempt>/``, with
+submitit's files. Whatever befalls a cell is recorded as its failure and costs no other cell.
 """
 
 import os

@@ -19,6 +19,9 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
+from jobs.logs import log_path, write_log
+from jobs.spec import CellSpec
+
 POLL_S = 0.2
 WORDS_AT_MOST = 20_000  # of a traceback: well under what a pipe takes without a reader
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -115,7 +118,7 @@ def _run_rank(
     supervisor: int,
     sender: Connection,
 ) -> None:
-    """Be the rank: default signals, torchrun's variables, then the entry point."""
+    """Be the rank: default signals, torchrun's variables, its log, then the entry point."""
     die_with_parent(expected=supervisor)
     for signum in (signal.SIGTERM, signal.SIGCONT, signal.SIGUSR2):  # submitit's are its own
         signal.signal(signum, signal.SIG_DFL)
@@ -127,6 +130,8 @@ def _run_rank(
         os.environ[ours] = os.environ[theirs]
     module, _, function = entry.partition(":")
     try:
+        spec = CellSpec.read(spec_path)
+        write_log(log_path(out, spec.key, attempt, spec.ranks[int(os.environ["RANK"])]))
         run = getattr(importlib.import_module(module), function)
         run(spec_path, out, attempt, rendezvous=rendezvous)
     except Exception as error:

@@ -6,6 +6,8 @@ Each writes real records through `jobs.record`; numbers follow from rank and cal
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -127,6 +129,17 @@ def leaves(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
 def starves(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
     """Host memory runs out."""
     raise MemoryError("unable to allocate 8 GiB")
+
+
+def chatters(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
+    """Print in every way there is; rank 0 then raises, the others are killed at once."""
+    rank = os.environ["RANK"]
+    sys.stdout.write(f"rank {rank} größer\n\udcff\n")
+    subprocess.run(["echo", "a child's words"], check=True)
+    os.write(2, b"raw \xff\xfe bytes\n")
+    if rank == "0":
+        raise ValueError("on purpose")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hangs(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
