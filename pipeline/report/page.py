@@ -10,6 +10,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
+from pipeline.logs import log_of
 from pipeline.report import charts
 from pipeline.report.table import calls_of, mib, percent
 from pipeline.store import Cell, Row, Store, labels, rows, term_rows
@@ -193,5 +194,10 @@ def _machine(store: Store) -> str:
 
 
 def _log_link(store: Store, cell: Cell) -> str:
-    folder = f"jobs/{cell.key}.a{cell.attempt}"
-    return f"<a href='{folder}/'>logs</a>" if (store.out / folder).exists() else ""
+    """Link the log of each rank that has one."""
+    logs = {record.rank: log_of(store.out, record) for record in cell.records}
+    return " ".join(
+        f"<a href='{log.relative_to(store.out)}'>rank {rank}</a>"
+        for rank, log in sorted(logs.items())
+        if log is not None
+    )

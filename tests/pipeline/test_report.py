@@ -82,6 +82,15 @@ def test_what_went_wrong_has_a_line_with_its_reason(out: Path) -> None:
     assert "the batch needs 110 MiB, the room is 10 MiB" in page
 
 
+def test_the_log_of_every_rank_is_linked(out: Path) -> None:
+    """Reference: the naming rule of logs; a link to a file that is not there would be broken."""
+    logs = out / "logs"
+    logs.mkdir()
+    key = a_cell("calls=cold").key
+    (logs / f"{key}.a0.r1.log").touch()
+    assert set(re.findall(r"href='(logs/.*?)'", page_of(out))) == {f"logs/{key}.a0.r1.log"}
+
+
 def test_text_from_records_is_text_on_the_page(out: Path) -> None:
     """Reference: HTML's own rule; a record's words must never run as a script."""
     assert "<script>alert(1)" not in page_of(out)
