@@ -42,3 +42,7 @@ def _first_line(name: str) -> str:
     assert spec.origin is not None
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
     return (ast.get_docstring(tree) or "").partition("\n")[0]
+
+
+if __name__ == "__main__":
+    main()

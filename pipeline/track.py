@@ -4,6 +4,7 @@ Written by the driver from the records on disk, so a tracker that fails costs no
 be made again. Offline runs lie under ``<out>/wandb`` until ``wandb sync`` sends them.
 """
 
+import hashlib
 import os
 import shlex
 
@@ -80,9 +81,35 @@ def track(store: Store, *, mode: str, project: str, group: str) -> int:
     return len(missing)
 
 
-def run_id(cell: Cell) -> str:
-    """Id of a cell's run: its key and attempt."""
-    return f"{cell.key}-{cell.attempt}"
+def alert(title: str, text: str, *, out: Path, mode: str, project: str, group: str) -> None:
+    """Send an alert from a run of its own, whose job type is ``schedule``.
+
+    In offline mode it lies under ``out`` with the runs, and goes with them.
+
+    Raises
+    ------
+    TrackerError
+        When W&B or the disk refuses it.
+    """
+    try:
+        with wandb.init(
+            project=project,
+            group=group,
+            job_type="schedule",
+            name=title,
+            dir=out,
+            settings=_settings(mode),
+        ) as run:
+            run.alert(title=title, text=text, level="ERROR")
+    except (wandb.Error, OSError) as error:
+        raise TrackerError(
+            f"the alert was not sent: {type(error).__name__}: {error}; the exit code says the same"
+        ) from error
+
+
+def run_id(cell: Cell, group: str) -> str:
+    """Id of a cell's run: its key and attempt, and the group, since a cell may run each night."""
+    return f"{cell.key}-{cell.attempt}-{hashlib.sha256(group.encode()).hexdigest()[:8]}"
 
 
 def _write_run(store: Store, cell: Cell, mode: str, project: str, group: str) -> None:
@@ -93,7 +120,7 @@ def _write_run(store: Store, cell: Cell, mode: str, project: str, group: str) ->
         group=group,
         job_type=table[0]["topology"],
         name=cell.label,
-        id=run_id(cell),
+        id=run_id(cell, group),
         tags=[table[0]["weights"], cell.outcome],
         config=cell.spec.to_dict() | {"key": cell.key} if cell.spec else {"key": cell.key},
         dir=store.out,
