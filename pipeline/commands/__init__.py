@@ -18,6 +18,7 @@ COMMANDS: tuple[str, ...] = (
     "gate",
     "query",
     "import",
+    "snapshot",
     "schedule",
 )
 """Names of the sub-commands, in the order of the help."""

@@ -1,0 +1,1 @@
+"""PyTorch memory snapshots, read without torch and without running anything they hold."""

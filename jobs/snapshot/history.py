@@ -1,0 +1,268 @@
+"""Peak, working set and timeline of a device, from a snapshot's blocks and its history."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jobs.snapshot.tables import ACTIONS, ALLOCATED, INACTIVE, Snapshot
+from planner.units import align_up, ceil_div
+
+BLOCK = 512
+POINTS = 96
+"""Most points of a timeline."""
+
+ALLOC, REQUESTED, COMPLETED, SEGMENT, FREED, MAPPED, UNMAPPED, OOM, _ = range(len(ACTIONS))
+_GROWS, _SHRINKS = (SEGMENT, MAPPED), (FREED, UNMAPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Live allocations of one stack and size.
+
+    Parameters
+    ----------
+    stack
+        Number of the stack; 0: none was recorded.
+    requested
+        Bytes that each of them asked for.
+    count
+        How many.
+    """
+
+    stack: int
+    requested: int
+    count: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of them all, in whole blocks."""
+        return rounded(self.requested) * self.count
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """What the allocator of a device held as the snapshot was taken.
+
+    Parameters
+    ----------
+    reserved_bytes, segments
+        Taken from CUDA, and in how many pieces.
+    allocated_bytes, requested_bytes
+        Blocks in use, and what was asked for them.
+    pending_bytes
+        Given back, and waited for by another stream.
+    """
+
+    reserved_bytes: int
+    segments: int
+    allocated_bytes: int
+    requested_bytes: int
+    pending_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class History:
+    """What the history of a device tells. Bytes are what was asked for, in whole blocks of 512.
+
+    Parameters
+    ----------
+    events
+        Events in the history.
+    baseline_bytes
+        Live when it began.
+    peak_bytes, peak_event
+        Highest live bytes, the baseline included, and the event that made them.
+    working_set_bytes
+        Highest live bytes of allocations made in the history.
+    reserved_peak_bytes
+        Highest bytes taken from CUDA.
+    seconds
+        From first to last event; 0 where times were not recorded.
+    earlier
+        Allocations from before the history that it saw given back.
+    ooms
+        Of each failure: bytes asked for, and what CUDA reported free.
+    timeline
+        (event, live bytes, reserved bytes), each the fullest of its stretch.
+    at_peak
+        What was live at the peak and allocated in the history, largest first.
+    older_bytes
+        What was live at the peak and older than the history.
+    """
+
+    events: int
+    baseline_bytes: int
+    peak_bytes: int
+    peak_event: int
+    working_set_bytes: int
+    reserved_peak_bytes: int
+    seconds: float
+    earlier: int
+    ooms: tuple[tuple[int, int], ...]
+    timeline: tuple[tuple[int, int, int], ...]
+    at_peak: tuple[Group, ...]
+    older_bytes: int
+
+
+def rounded(size: int) -> int:
+    """Return the bytes that the allocator hands out for a request of ``size``."""
+    return align_up(max(size, 1), BLOCK)
+
+
+def held(snapshot: Snapshot, device: int) -> Held:
+    """Return what ``device``'s allocator held as the snapshot was taken."""
+    blocks = snapshot.blocks
+    segments = [segment for segment in snapshot.segments if segment.device == device]
+    mine = [row for segment in segments for row in segment.blocks]
+    used = [row for row in mine if blocks.state[row] == ALLOCATED]
+    waited = [row for row in mine if blocks.state[row] not in (ALLOCATED, INACTIVE)]
+    return Held(
+        reserved_bytes=sum(segment.size for segment in segments),
+        segments=len(segments),
+        allocated_bytes=sum(blocks.size[row] for row in used),
+        requested_bytes=sum(blocks.requested[row] for row in used),
+        pending_bytes=sum(blocks.size[row] for row in waited),
+    )
+
+
+def live_groups(snapshot: Snapshot, device: int) -> tuple[Group, ...]:
+    """Return the blocks in use as the snapshot was taken, largest first."""
+    blocks = snapshot.blocks
+    rows = (
+        (blocks.stack[row], blocks.requested[row])
+        for segment in snapshot.segments
+        if segment.device == device
+        for row in segment.blocks
+        if blocks.state[row] == ALLOCATED
+    )
+    return _grouped(rows)
+
+
+def history(snapshot: Snapshot, device: int) -> History | None:
+    """Return what the history of ``device`` tells; ``None`` where no allocation was recorded."""
+    rows = snapshot.traces[device] if device < len(snapshot.traces) else range(0)
+    walk = _Walk(snapshot, rows)
+    walk.run()
+    if not walk.allocations:
+        return None
+    older = walk.older_at_end(snapshot, device)
+    reserved = held(snapshot, device).reserved_bytes - walk.reserved
+    events = snapshot.events
+    alive = _alive_at(snapshot, rows, walk.peak_event)
+    at_peak = _grouped((events.stack[row], events.size[row]) for row in alive)
+    peak = walk.peak + older
+    return History(
+        events=len(rows),
+        baseline_bytes=older,
+        peak_bytes=peak,
+        peak_event=walk.peak_event,
+        working_set_bytes=walk.working_set,
+        reserved_peak_bytes=walk.reserved_peak + reserved,
+        seconds=max(0, events.time[rows[-1]] - events.time[rows[0]]) / 1e6,
+        earlier=walk.earlier,
+        ooms=tuple(walk.ooms),
+        timeline=tuple((at, live + older, held + reserved) for at, live, held in walk.points),
+        at_peak=at_peak,
+        older_bytes=peak - sum(group.nbytes for group in at_peak),
+    )
+
+
+class _Walk:
+    """One pass over a device's events; live and reserved bytes relative to their start."""
+
+    def __init__(self, snapshot: Snapshot, rows: range) -> None:
+        self._events, self._rows = snapshot.events, rows
+        self.alive: dict[int, int] = {}  # address → row that allocated it
+        self._given: set[int] = set()  # addresses given back and not completed
+        self.allocations = self.earlier = self.own = 0
+        self.live = self.peak = self.working_set = self.reserved = self.reserved_peak = 0
+        self.freed_older = 0
+        self.peak_event = rows.start
+        self.ooms: list[tuple[int, int]] = []
+        self._stretch = ceil_div(max(1, len(rows)), POINTS)
+        self.points: list[list[int]] = []  # of the timeline
+
+    def run(self) -> None:
+        """Walk."""
+        events = self._events
+        for row in self._rows:
+            action, address, size = events.action[row], events.address[row], events.size[row]
+            if action == ALLOC:
+                self._allocate(row, address, size)
+            elif action in (REQUESTED, COMPLETED):
+                self._free(action, address, size)
+            elif action in _GROWS:
+                self.reserved += size
+                self.reserved_peak = max(self.reserved_peak, self.reserved)
+            elif action in _SHRINKS:
+                self.reserved -= size
+            elif action == OOM:
+                self.ooms.append((size, address))
+            self._point(row - self._rows.start)
+
+    def older_at_end(self, snapshot: Snapshot, device: int) -> int:
+        """Return the bytes that were live when the history began."""
+        blocks = snapshot.blocks
+        still = sum(
+            rounded(blocks.requested[row])
+            for segment in snapshot.segments
+            if segment.device == device
+            for row in segment.blocks
+            if blocks.state[row] == ALLOCATED and blocks.address[row] not in self.alive
+        )
+        return still + self.freed_older
+
+    def _allocate(self, row: int, address: int, size: int) -> None:
+        self._given.discard(address)
+        lost = self.alive.get(address)
+        if lost is not None:  # its end was not recorded
+            self._drop(self._events.size[lost])
+        self.alive[address] = row
+        self.allocations += 1
+        self.live += rounded(size)
+        self.own += rounded(size)
+        self.working_set = max(self.working_set, self.own)
+        if self.live > self.peak:
+            self.peak, self.peak_event = self.live, row
+
+    def _drop(self, size: int) -> None:
+        self.live -= rounded(size)
+        self.own -= rounded(size)
+
+    def _free(self, action: int, address: int, size: int) -> None:
+        if action == COMPLETED and address in self._given:
+            self._given.discard(address)
+            return
+        if action == REQUESTED:
+            self._given.add(address)
+        row = self.alive.pop(address, None)
+        if row is not None:
+            self._drop(self._events.size[row])
+            return
+        self.earlier += 1
+        self.live -= rounded(size)
+        self.freed_older += rounded(size)
+
+    def _point(self, at: int) -> None:
+        if at % self._stretch == 0:
+            self.points.append([at, self.live, self.reserved])
+            return
+        point = self.points[-1]
+        if self.live > point[1]:
+            point[0], point[1] = at, self.live
+        point[2] = max(point[2], self.reserved)
+
+
+def _alive_at(snapshot: Snapshot, rows: range, event: int) -> list[int]:
+    """Return the rows that allocated what was live just after ``event``."""
+    walk = _Walk(snapshot, range(rows.start, event + 1))
+    walk.run()
+    return list(walk.alive.values())
+
+
+def _grouped(pairs: Iterator[tuple[int, int]]) -> tuple[Group, ...]:
+    """Group (stack, bytes asked for)."""
+    counts: dict[tuple[int, int], int] = {}
+    for pair in pairs:
+        counts[pair] = counts.get(pair, 0) + 1
+    groups = (Group(stack, size, count) for (stack, size), count in counts.items())
+    return tuple(sorted(groups, key=lambda group: group.nbytes, reverse=True))

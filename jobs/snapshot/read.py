@@ -1,0 +1,227 @@
+"""Read a snapshot file: what `torch.cuda.memory._dump_snapshot` writes, from torch 2.1 on.
+
+Each event, block, segment and frame becomes a row of `jobs.snapshot.tables` as soon as its dict is
+complete, so that memory grows with what the rows say and not with how a pickle says it.
+"""
+
+from array import array
+from pathlib import Path
+from typing import Any
+
+from jobs.snapshot.stream import SnapshotError
+from jobs.snapshot.tables import (
+    ACTIONS,
+    OTHER,
+    STATES,
+    Blocks,
+    Events,
+    Frame,
+    Segment,
+    Snapshot,
+    Stacks,
+)
+from jobs.snapshot.unpickle import Dict, List, Unpickler
+
+_ACTION_NUMBERS = {name: number for number, name in enumerate(ACTIONS)}
+_WORD = (1 << 64) - 1  # addresses and streams are written as signed words
+
+
+class _Row:
+    """Stands for a dict that is a row now."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+
+class _Number:
+    """Stands for a frame, or for a stack, by its number."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class _FrameNumber(_Number):
+    __slots__ = ()
+
+
+class _StackNumber(_Number):
+    __slots__ = ()
+
+
+EVENT, BLOCK, NOTE = _Row("event"), _Row("block"), _Row("annotation")
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """Read a snapshot.
+
+    Raises
+    ------
+    SnapshotError
+        When the file is no snapshot of torch 2.1 or later; names what is wrong and where.
+    OSError
+        When it cannot be opened.
+    """
+    with path.open("rb") as file:
+        return _Folder(Unpickler, file, path.stat().st_size).snapshot()
+
+
+class _Folder:
+    """Turns a snapshot's dicts into rows while they are read."""
+
+    def __init__(self, kind: type[Unpickler], file: Any, size: int) -> None:
+        self._reader = kind(file, size, self._fold)
+        self._stacks, self._events, self._blocks = Stacks(), Events(), Blocks()
+        self._segments: list[Segment] = []
+        self._frames: dict[Frame, _FrameNumber] = {}
+        self._by_frames: dict[bytes, _StackNumber] = {b"": _StackNumber(0)}
+        self._taken = 0  # blocks that belong to a segment
+
+    def snapshot(self) -> Snapshot:
+        """Read the file to its end."""
+        whole = self._reader.load()
+        if not isinstance(whole, dict) or not {"segments", "device_traces"} <= set(whole):
+            raise SnapshotError(
+                "the file holds no snapshot: it has no segments and device_traces; write it with "
+                "torch.cuda.memory._dump_snapshot of torch 2.1 or later"
+            )
+        segments = whole["segments"]
+        if len(_list(segments, "segments")) != len(self._segments):
+            raise SnapshotError("segments lie outside the list of segments")
+        return Snapshot(
+            segments=tuple(self._segments),
+            blocks=self._blocks,
+            events=self._events,
+            traces=self._traces(_list(whole["device_traces"], "device_traces")),
+            stacks=self._stacks,
+            settings=dict(whole.get("allocator_settings") or {}),
+        )
+
+    def _traces(self, traces: list[Any]) -> tuple[range, ...]:
+        """Return each device's rows: they were read device by device."""
+        found, start = [], 0
+        for trace in traces:
+            if any(event is not EVENT for event in _list(trace, "device_traces")):
+                raise SnapshotError("a device's trace holds something that is no event")
+            found.append(range(start, start + len(trace)))
+            start += len(trace)
+        if start != len(self._events):
+            raise SnapshotError("events lie outside the devices' traces, or twice in them")
+        return tuple(found)
+
+    def _fold(self, values: Dict) -> Any:
+        """Keep a row of a dict that is one; the dict itself otherwise."""
+        if "action" in values and "size" in values:
+            return self._event(values)
+        if "filename" in values and "line" in values:
+            return self._frame(values)
+        if "state" in values and "size" in values:
+            return self._block(values)
+        if "blocks" in values and "total_size" in values:
+            return self._segment(values)
+        if "time_us" in values and "device" in values:
+            return NOTE
+        return values
+
+    def _frame(self, values: Dict) -> _FrameNumber:
+        frame = Frame(_text(values, "filename"), _whole(values, "line"), _text(values, "name"))
+        known = self._frames.get(frame)
+        if known is None:
+            known = self._frames[frame] = _FrameNumber(len(self._stacks.frames))
+            self._stacks.frames.append(frame)
+        return known
+
+    def _stack(self, values: Dict) -> int:
+        """Return the number of a row's stack; its list of frames is given up."""
+        given = values.get("frames")
+        if given is None:
+            return 0
+        if isinstance(given, _StackNumber):
+            return given.number
+        if not isinstance(given, List) or not all(type(f) is _FrameNumber for f in given):
+            raise SnapshotError("frames that are no list of frames")
+        packed = array("I", [frame.number for frame in given]).tobytes()
+        known = self._by_frames.get(packed)
+        if known is None:
+            known = self._by_frames[packed] = _StackNumber(len(self._stacks.packed))
+            self._stacks.packed.append(packed)
+        self._reader.replace(given, known)
+        return known.number
+
+    def _event(self, values: Dict) -> _Row:
+        events = self._events
+        action = _ACTION_NUMBERS.get(_text(values, "action"), OTHER)
+        where = "device_free" if "device_free" in values else "addr"
+        events.action.append(action)
+        events.address.append(_whole(values, where) & _WORD if where in values else 0)
+        events.size.append(_size(values, "size"))
+        events.stream.append(_whole(values, "stream") & _WORD if "stream" in values else 0)
+        events.time.append(_whole(values, "time_us") & _WORD if "time_us" in values else 0)
+        events.stack.append(self._stack(values))
+        return EVENT
+
+    def _block(self, values: Dict) -> _Row:
+        blocks = self._blocks
+        state = STATES.get(_text(values, "state"))
+        if state is None:
+            raise SnapshotError(f"a block in state {values['state']!r}; known: {', '.join(STATES)}")
+        if "requested_size" not in values:
+            raise SnapshotError(
+                "blocks without requested_size: the snapshot is of a torch before 2.1; "
+                "write it with a later one"
+            )
+        blocks.address.append(_whole(values, "address") & _WORD if "address" in values else 0)
+        blocks.size.append(_size(values, "size"))
+        blocks.requested.append(_size(values, "requested_size"))
+        blocks.state.append(state)
+        blocks.stack.append(self._stack(values))
+        return BLOCK
+
+    def _segment(self, values: Dict) -> _Row:
+        blocks = _list(values["blocks"], "blocks")
+        mine = range(self._taken, self._taken + len(blocks))
+        if any(block is not BLOCK for block in blocks) or mine.stop != len(self._blocks):
+            raise SnapshotError("a segment's blocks are not its own")
+        self._taken = mine.stop
+        self._stack(values)
+        segment = Segment(
+            device=_whole(values, "device"),
+            address=_whole(values, "address") & _WORD,
+            size=_size(values, "total_size"),
+            stream=_whole(values, "stream") & _WORD,
+            pool=_text(values, "segment_type"),
+            expandable=bool(values.get("is_expandable")),
+            blocks=mine,
+        )
+        self._segments.append(segment)
+        return _Row("segment")
+
+
+def _list(value: object, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise SnapshotError(f"{name} is no list")
+    return value
+
+
+def _whole(values: Dict, key: str) -> int:
+    value = values.get(key)
+    if type(value) is not int or value.bit_length() > 64:
+        raise SnapshotError(f"{key} is {value!r}, which is no 64-bit integer")
+    return value
+
+
+def _size(values: Dict, key: str) -> int:
+    size = _whole(values, key)
+    if not 0 <= size < 1 << 63:
+        raise SnapshotError(f"{key} is {size}, which is no size")
+    return size
+
+
+def _text(values: Dict, key: str) -> str:
+    value = values.get(key)
+    if type(value) is not str:
+        raise SnapshotError(f"{key} is {value!r}, which is no string")
+    return value

@@ -1,0 +1,187 @@
+"""Read a PyTorch memory snapshot: peak, working set, frames at the peak, planner terms."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from jobs.record import read_records
+from jobs.snapshot.attribution import Sizes, attribute
+from jobs.snapshot.history import Group, Held, History, held, history, live_groups
+from jobs.snapshot.read import read_snapshot
+from jobs.snapshot.stream import SnapshotError
+from jobs.snapshot.tables import Frame, Snapshot, Stacks
+from jobs.spec import CellSpec
+from planner.errors import ConfigError, PlannerError
+from planner.local import localize
+from planner.units import gib
+
+BAD_INPUT = 2
+BARS = "▁▂▃▄▅▆▇█"
+LIBRARIES = ("/torch/", "/contextlib.py")
+"""Frames of these say less than those that call them."""
+
+NO_HISTORY = (
+    "the history is empty, so that no peak is known: what follows is live as the snapshot was "
+    "taken; call torch.cuda.memory._record_memory_history() before the work"
+)
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="what torch.cuda.memory._dump_snapshot wrote")],
+    spec: Annotated[
+        Path | None, typer.Option(help="the cell's spec file, to tell terms by their size")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="the rank's records, for its tokens and routed rows")
+    ] = None,
+    device: Annotated[int | None, typer.Option(help="one device; by default all of them")] = None,
+    top: Annotated[int, typer.Option(min=1, help="stacks to show")] = 12,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Print what a snapshot says of each device."""
+    console = Console()
+    try:
+        sizes = _sizes(spec, record)
+        snapshot = read_snapshot(file)
+        wanted = snapshot.devices if device is None else (device,)
+        if device is not None and device not in snapshot.devices:
+            held_by = ", ".join(map(str, snapshot.devices)) or "none"
+            raise ConfigError(f"{file} says nothing of device {device}; it has {held_by}")
+    except (SnapshotError, PlannerError, OSError) as error:
+        console.print(f"{file}: {error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(BAD_INPUT)
+    found = [_Findings(snapshot, number, sizes) for number in wanted]
+    if as_json:
+        typer.echo(json.dumps([one.to_dict(top) for one in found], indent=1))
+        return
+    if not found:
+        console.print("the snapshot holds no segments and no history")
+    for one in found:
+        one.show(console, top)
+
+
+def _sizes(spec_path: Path | None, record_path: Path | None) -> Sizes:
+    """Return what is known of the cell that the snapshot was taken of."""
+    if spec_path is None and record_path is None:
+        return Sizes()
+    if spec_path is None or record_path is None:
+        raise ConfigError(
+            "terms are told by size from the cell's widths and the rank's tokens; give both --spec "
+            "OUT/specs/KEY.json and --record OUT/records/KEY.aN.rN.jsonl"
+        )
+    spec = CellSpec.read(spec_path)
+    local = localize(spec.model, spec.topology, spec.step)
+    records = read_records(record_path)[0]
+    planned = [record.planned for record in records if record.planned]
+    if not planned:
+        raise ConfigError(f"{record_path} holds no record with a plan")
+    observed = [record.observed for record in records if record.observed]
+    rows = observed[-1].routed_rows if observed else []
+    return Sizes(local, planned[-1].local_tokens, frozenset(rows))
+
+
+class _Findings:
+    """What a snapshot says of one device."""
+
+    def __init__(self, snapshot: Snapshot, device: int, sizes: Sizes) -> None:
+        self.device, self.stacks = device, snapshot.stacks
+        self.held: Held = held(snapshot, device)
+        self.history: History | None = history(snapshot, device)
+        self.live: Sequence[Group] = (
+            live_groups(snapshot, device) if self.history is None else self.history.at_peak
+        )
+        self.terms = attribute(self.live, snapshot.stacks, sizes)
+
+    def to_dict(self, top: int) -> dict[str, object]:
+        """Return plain JSON values."""
+        past = None if self.history is None else asdict(self.history)
+        if past is not None:
+            del past["at_peak"]
+        return {
+            "device": self.device,
+            "held": asdict(self.held),
+            "history": past,
+            "note": NO_HISTORY if past is None else None,
+            "terms": self.terms,
+            "top": [
+                {"bytes": size, "count": count, "frames": [list(f) for f in frames]}
+                for frames, size, count in top_stacks(self.live, self.stacks, top)
+            ],
+        }
+
+    def show(self, console: Console, top: int) -> None:
+        """Print."""
+        console.print(_figures(self.device, self.held, self.history))
+        moment = "at the peak" if self.history else "live"
+        if self.history is None:
+            console.print(NO_HISTORY, style="yellow", soft_wrap=True)
+        stacks = Table(f"stack {moment}", "bytes", "blocks", box=None)
+        for frames, size, count in top_stacks(self.live, self.stacks, top):
+            stacks.add_row("\n".join(_shown(frames)), gib(size), str(count))
+        console.print(stacks)
+        terms = Table(f"term {moment}", "bytes", box=None)
+        for name, size in self.terms.items():
+            terms.add_row(name, gib(size))
+        console.print(terms)
+
+
+def top_stacks(
+    live: Iterable[Group], stacks: Stacks, top: int
+) -> list[tuple[list[Frame], int, int]]:
+    """Return (frames, bytes, blocks) of the stacks that hold most, largest first."""
+    sums: dict[int, tuple[int, int]] = {}
+    for group in live:
+        size, count = sums.get(group.stack, (0, 0))
+        sums[group.stack] = size + group.nbytes, count + group.count
+    most = sorted(sums.items(), key=lambda item: item[1], reverse=True)[:top]
+    return [(stacks.frames_of(stack), size, count) for stack, (size, count) in most]
+
+
+def _shown(frames: list[Frame]) -> list[str]:
+    """Return the innermost frames that say most: Python's, torch's own left out."""
+    told = [
+        frame
+        for frame in frames
+        if frame.filename.endswith(".py") and not any(part in frame.filename for part in LIBRARIES)
+    ]
+    chosen = (told or frames)[:2]
+    return [f"{'/'.join(f.filename.split('/')[-3:])}:{f.line} {f.name}" for f in chosen] or ["-"]
+
+
+def _figures(device: int, now: Held, past: History | None) -> Table:
+    table = Table(f"device {device}", "", box=None)
+    rows: list[tuple[str, str]] = []
+    if past is not None:
+        rows += [
+            ("peak", f"{gib(past.peak_bytes)} at event {past.peak_event}"),
+            ("working set", gib(past.working_set_bytes)),
+            ("live when the history began", gib(past.baseline_bytes)),
+            ("reserved at most", gib(past.reserved_peak_bytes)),
+            ("history", f"{past.events} events, {past.seconds:.1f} s"),
+            ("live bytes", _bars([live for _, live, _ in past.timeline], past.peak_bytes)),
+        ]
+        rows += [
+            ("out of memory", f"asked for {gib(asked)}, CUDA had {gib(free)} free")
+            for asked, free in past.ooms
+        ]
+    rows += [
+        ("allocated now", f"{gib(now.allocated_bytes)}, {gib(now.requested_bytes)} asked for"),
+        ("reserved now", f"{gib(now.reserved_bytes)} in {now.segments} segments"),
+        ("waited for by streams", gib(now.pending_bytes)),
+    ]
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def _bars(heights: list[int], highest: int) -> str:
+    """Draw a timeline in one line."""
+    steps = len(BARS) - 1
+    return "".join(BARS[round(steps * max(0, height) / max(1, highest))] for height in heights)

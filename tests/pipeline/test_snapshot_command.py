@@ -1,0 +1,89 @@
+"""``peakcast snapshot`` on snapshots made by hand, as a person types it."""
+
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli import main
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "jobs"))
+from snapshots import MIB, block, event, frame, segment, snapshot
+
+A = 0x7F00_0000_0000
+EXPERTS = [
+    frame("/opt/torch/_ops.py", 1, "__call__"),
+    frame("/site-packages/megatron/core/transformer/moe/experts.py", 88),
+]
+
+
+def told(
+    value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str
+) -> tuple[int, str]:
+    """Return exit code and output."""
+    path = tmp_path / "taken.pickle"
+    path.write_bytes(value if isinstance(value, bytes) else pickle.dumps(value))
+    with pytest.raises(SystemExit) as left:
+        main(["snapshot", str(path), *more])
+    return left.value.code, capsys.readouterr().out
+
+
+def test_it_shows_peak_frames_and_terms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Reference: by hand, 3 + 2 MiB live together, 2 MiB in the end."""
+    trace = [
+        event("alloc", A, 3 * MIB, EXPERTS),
+        event("alloc", A + 4 * MIB, 2 * MIB),
+        event("free_requested", A, 3 * MIB),
+        event("free_completed", A, 3 * MIB),
+        event("oom", 12 * MIB, 64 * MIB),
+    ]
+    value = snapshot([segment(A, [block(A + 4 * MIB, 2 * MIB, 2 * MIB)])], trace)
+    code, shown = told(value, tmp_path, capsys)
+    assert code == 0
+    assert "5.00 MiB at event 1" in shown
+    assert "▅█▄▄▄" in shown
+    assert "transformer/moe/experts.py:88 forward" in shown
+    assert "/opt/torch" not in shown
+    code, text = told(value, tmp_path, capsys, "--json")
+    (device,) = json.loads(text)
+    assert device["history"]["peak_bytes"] == device["history"]["working_set_bytes"] == 5 * MIB
+    assert device["terms"] == {"experts.*": 3 * MIB, "unattributed": 2 * MIB}
+    assert device["held"]["allocated_bytes"] == 2 * MIB
+    assert device["history"]["ooms"] == [[64 * MIB, 12 * MIB]]
+    assert device["note"] is None
+
+
+def test_an_empty_history_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Reference: live bytes are no peak."""
+    value = snapshot([segment(A, [block(A, MIB, MIB, frames=EXPERTS)])], [])
+    code, shown = told(value, tmp_path, capsys)
+    assert code == 0
+    assert "the history is empty" in shown
+    assert "peak" not in shown.replace("no peak is known", "")
+    (device,) = json.loads(told(value, tmp_path, capsys, "--json")[1])
+    assert device["history"] is None
+    assert "record_memory_history" in device["note"]
+
+
+@pytest.mark.parametrize(
+    ("value", "more", "reason"),
+    [
+        (b"\x80\x04cos\nsystem\n(V/bin/true\ntR.", (), "nothing was run"),
+        (b"PK\x03\x04", (), "no pickle of protocol 2 to 5"),
+        (snapshot([], []), ("--device", "3"), "says nothing of device 3"),
+        (snapshot([], []), ("--record", "records.jsonl"), "give both --spec"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    value: object,
+    more: tuple[str, ...],
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Reference: the command's contract: 2 is bad input."""
+    code, shown = told(value, tmp_path, capsys, *more)
+    assert code == 2
+    assert reason in shown
