@@ -12,8 +12,9 @@ from typing import Annotated
 import typer
 
 from pipeline.lease import LeaseHeldError
-from pipeline.schedule import BAD_INPUT, BUSY, Schedule, entries
-from pipeline.schedule import run as run_schedule
+from pipeline.schedule import Schedule, entries
+from pipeline.scheduled import BAD_INPUT, BUSY
+from pipeline.scheduled import run as run_schedule
 from planner.errors import PlannerError
 
 INTERRUPTED = 130
