@@ -27,7 +27,7 @@ from planner.terms import TERMS
 
 MERGED = {
     "residual.stream": ("router.input_gradient",),
-    "router.scores": ("router.gate_gradient",),
+    "router.scores": ("router.gate_gradient", "router.score_gradient"),
     "adapters.gradients": ("adapters.layer_gradients",),
 }
 """Terms that the ledger counts under another's name, where their tensors look alike."""
@@ -110,21 +110,23 @@ def findings(samples: Sequence[Sample], table: Coefficients) -> list[Finding]:
         for name in samples[0].unit[moment]:
             if any(name in second for second in MERGED.values()):
                 continue
-            ratios = tuple(_ratio(sample, moment, name, given) for sample in samples)
-            found.append(Finding(moment, name, ratios, given.get((name, moment), 0.0)))
+            ratios = [_ratio(sample, moment, name, given) for sample in samples]
+            known = tuple(ratio for ratio in ratios if ratio is not None)
+            if len(known) == len(ratios):  # else the layer at hand has none of it to learn from
+                found.append(Finding(moment, name, known, given.get((name, moment), 0.0)))
     return found
 
 
 def _ratio(
     sample: Sample, moment: Moment, name: str, given: Mapping[tuple[str, Moment], float]
-) -> float:
+) -> float | None:
     units = sample.unit[moment]
     seen = sample.observed[moment].get(name, 0) - sum(
         given.get((second, moment), 0.0) * units.get(second, 0) for second in MERGED.get(name, ())
     )
     if units[name]:
         return seen / units[name]
-    return math.inf if seen else 0.0  # live where the declaration says that nothing can be
+    return math.inf if seen else None  # live where the declaration says that nothing can be
 
 
 def _copies_of(table: Coefficients, local: Local) -> dict[tuple[str, Moment], float]:

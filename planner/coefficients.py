@@ -42,6 +42,7 @@ FACTS: Mapping[str, Callable[[Local], object]] = {
     "ep": lambda local: local.ep,
     "etp": lambda local: local.etp,
     "lora": lambda local: local.lora_rank > 0,
+    "adapters": lambda local: "all" if local.dense_adapters else "experts",
     "shared_gate": lambda local: local.shared_gate,
     "gated_attention": lambda local: local.gated_attention,
     "linear_attention": lambda local: local.linear_attention is not None,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from planner.dense_adapters import layer_width
 from planner.errors import ConfigError
 from planner.kept import Kept, kept_of
 from planner.mixers import LatentAttention, LinearAttention
@@ -21,6 +22,8 @@ class Local:
 
     ``linear_layers`` are the places, among this rank's layers, of those with linear attention;
     ``sp`` is the degree that divides the stream along the sequence: tp, or 1.
+    ``dense_adapter_width`` is inputs and outputs of a layer's dense adapters, the mean over this
+    rank's layers; 0 where there are none.
     """
 
     layers: int
@@ -41,6 +44,7 @@ class Local:
     linear_attention: LinearAttention | None
     itemsize: int
     lora_rank: int
+    dense_adapter_width: int
     head_chunk: int
     recompute: str
     dispatcher: str
@@ -77,6 +81,11 @@ class Local:
     on_device: bool
     offload_activations: bool
     fp8: bool
+
+    @property
+    def dense_adapters(self) -> bool:
+        """Whether projections beside those of routed experts have adapters."""
+        return self.dense_adapter_width > 0 and self.lora_rank > 0
 
     @property
     def whole_head(self) -> bool:
@@ -138,6 +147,9 @@ def localize(model: Model, topology: Topology, step: Step, pp_rank: int = 0) -> 
         linear_attention=model.linear_attention if kept.linear_here else None,
         itemsize=step.itemsize,
         lora_rank=step.lora_rank,
+        dense_adapter_width=_mean_adapter_width(model, topology, stage.layers)
+        if step.adapters == "all" and step.lora_rank
+        else 0,
         head_chunk=WHOLE if step.head == "whole" else step.head_chunk,
         recompute=step.recompute,
         dispatcher=step.dispatcher_at(topology),
@@ -175,6 +187,15 @@ def localize(model: Model, topology: Topology, step: Step, pp_rank: int = 0) -> 
         offload_activations=step.offload_activations,
         fp8=step.fp8,
     )
+
+
+def _mean_adapter_width(model: Model, topology: Topology, layers: tuple[int, ...]) -> int:
+    linear, moe = model.linear_attention_layers, model.moe_layers
+    widths = [
+        layer_width(model, topology.tp, linear=index in linear, moe=index in moe)
+        for index in layers
+    ]
+    return ceil_div(sum(widths), len(widths))
 
 
 def _require_divisors(model: Model, topology: Topology) -> None:

@@ -9,6 +9,7 @@ twice for a while.
 from dataclasses import dataclass
 from functools import lru_cache
 
+from planner.dense_adapters import layer_width
 from planner.model import Model
 from planner.parameters import LayerParameters, layer, mtp_layer, norm
 from planner.stages import stage_of
@@ -36,18 +37,19 @@ class Held:
         All but routed experts: data parallelism (with context parallelism) copies them.
     experts
         Routed experts: expert data parallelism copies them.
-    adapters
-        LoRA matrices of the experts.
+    adapters, dense_adapters
+        LoRA matrices of the routed experts, and of all else that has any.
     """
 
     dense: int
     experts: int
     adapters: int
+    dense_adapters: int = 0
 
     @property
     def total(self) -> int:
         """All parameters of the rank."""
-        return self.dense + self.experts + self.adapters
+        return self.dense + self.experts + self.adapters + self.dense_adapters
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +106,9 @@ def static_bytes(model: Model, topology: Topology, step: Step, pp_rank: int = 0)
     """
     held = held_parameters(model, topology, step, pp_rank)
     adapting = step.lora_rank > 0
-    dense, experts = (0, held.adapters) if adapting else (held.dense, held.experts)
+    dense, experts = (
+        (held.dense_adapters, held.adapters) if adapting else (held.dense, held.experts)
+    )
     shards, expert_shards = 1, 1
     if step.distributed_optimizer:
         shards, expert_shards = topology.dp * topology.cp, topology.edp
@@ -114,7 +118,11 @@ def static_bytes(model: Model, topology: Topology, step: Step, pp_rank: int = 0)
     lines = (
         ("weights.dense", "weights, all but routed experts", held.dense * step.itemsize),
         ("weights.experts", "weights of routed experts", held.experts * step.itemsize),
-        ("weights.adapters", "adapters of the experts", held.adapters * step.itemsize),
+        (
+            "weights.adapters",
+            "adapters",
+            (held.adapters + held.dense_adapters) * step.itemsize,
+        ),
         ("gradients.main", "gradients of what is trained", (dense + experts) * gradient),
         (
             "optimizer.master",
@@ -179,6 +187,13 @@ def held_parameters(model: Model, topology: Topology, step: Step, pp_rank: int) 
         dense=dense,
         experts=sum(_experts(part, topology) * local * count for part, count in parts),
         adapters=moe_layers * adapter,
+        dense_adapters=step.lora_rank
+        * sum(
+            layer_width(model, topology.tp, linear=a, moe=b) * count
+            for (a, b), count in kinds.items()
+        )
+        if step.adapters == "all"
+        else 0,
     )
 
 

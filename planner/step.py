@@ -11,6 +11,7 @@ RECOMPUTE = ("full", "selective", "block", "none")
 MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 ATTENTION = ("flash", "unfused")
 HEADS = ("chunked", "whole")
+ADAPTERS = ("experts", "all")
 DEVICES = ("cpu", "cuda")
 
 
@@ -31,7 +32,10 @@ class Step:
     recompute_modules
         With ``selective``: Megatron's names of the recomputed modules.
     lora_rank
-        Rank of the adapters on the experts' FC1 and FC2 over a frozen base; 0 trains everything.
+        Rank of the adapters over a frozen base; 0 trains everything.
+    adapters
+        Where they lie: on the routed ``experts``' FC1 and FC2; or on ``all`` projections of
+        attention, Gated DeltaNet and shared experts beside them.
     dispatcher
         Token dispatcher; ``auto`` is ``alltoall`` at EP1 and ``hybridep`` above.
     dispatcher_ep
@@ -76,6 +80,7 @@ class Step:
     dtype: str = "bf16"
     recompute: str = "full"
     lora_rank: int = 8
+    adapters: str = "experts"
     dispatcher: str = "auto"
     dispatcher_ep: int | None = None
     head_chunk: int = 512
@@ -107,6 +112,7 @@ class Step:
         require_int("Step", "head_chunk", self.head_chunk)
         if self.dispatcher_ep is not None:
             require_int("Step", "dispatcher_ep", self.dispatcher_ep)
+        require_choice("Step", "adapters", self.adapters, ADAPTERS)
         require_choice("Step", "head", self.head, HEADS)
         require_choice("Step", "attention", self.attention, ATTENTION)
         require_choice("Step", "device", self.device, DEVICES)

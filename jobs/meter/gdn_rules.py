@@ -56,8 +56,22 @@ GDN = (
         shape=("...", "dk"),
     ),
     Rule(
+        term="gdn.outputs",
+        why="the gated norm's output",
+        module=CORE,
+        op=r"peakcast\.gated_norm",
+        shape=("...", "dv"),
+    ),
+    Rule(
+        term="gdn.outputs",
+        why="the same of all heads, as they come back over cp, (T, value width)",
+        module=CORE,
+        op=r"peakcast\.merge_heads",
+        shape=("T", "all values"),
+    ),
+    Rule(
         term="gdn.heads",
-        why="the gated norm's output, and gradients of its argument and gate",
+        why="gradients of the gated norm's argument and gate",
         module=CORE,
         op=NORMS,
         shape=("...", "dv"),
@@ -94,7 +108,7 @@ GDN = (
     ),
     Rule(
         term="gdn.heads",
-        why="gradient of the outputs",
+        why="gradient of the outputs, from base and adapter",
         module=SELF_ATTENTION + r"\.out_proj",
         phases=BACKWARD,
     ),

@@ -1,4 +1,4 @@
-"""Rules for a layer's experts: adapter gradients, router, dispatch, routed and shared experts."""
+"""Rules for a layer's experts: router, dispatch, routed and shared experts."""
 
 from jobs.meter.attribution import Rule
 from jobs.meter.stream_rules import BACKWARD, LAYER, PASSING
@@ -11,22 +11,8 @@ FORWARD = ("forward", "recompute")
 
 GRADIENTS = (
     Rule(
-        term="adapters.gradients",
-        why=".grad of an adapter's second factor, (experts, r, out)",
-        module=EXPERTS + r"\.fc[12]",
-        shape=("...", "r", "*"),
-        gradient=True,
-    ),
-    Rule(
-        term="adapters.gradients",
-        why=".grad of an adapter's first factor, (experts, in, r)",
-        module=EXPERTS + r"\.fc[12]",
-        shape=("...", "r"),
-        gradient=True,
-    ),
-    Rule(
         term="weights.gradients",
-        why=".grad of any other parameter, where the base trains",
+        why=".grad of any parameter but an adapter's, where the base trains",
         gradient=True,
     ),
 )

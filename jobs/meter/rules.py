@@ -6,7 +6,7 @@ EP1, HybridEP and all-to-all above, CP, full recompute and none, adapters and no
 
 from collections.abc import Iterable
 
-from jobs.meter import gdn_rules, moe_rules, stream_rules
+from jobs.meter import adapter_rules, gdn_rules, moe_rules, stream_rules
 from jobs.meter.attribution import Attribution, Hand, Rule, attribute
 from jobs.meter.call import CallLedger
 from planner.model import Model
@@ -14,6 +14,7 @@ from planner.step import Step
 from planner.terms.linear_attention import CHUNK
 
 RULES: tuple[Rule, ...] = (
+    *adapter_rules.ADAPTERS,
     *moe_rules.GRADIENTS,
     *stream_rules.RESIDUAL,
     *stream_rules.HEAD,
@@ -69,7 +70,7 @@ def _mixer_sizes(model: Model, cp: int) -> dict[str, int]:
     mixer = model.linear_attention
     if mixer is None:
         names = ("dk", "dv", "chunk", "taps", "repeats", "keys", "values", "mixed", "projected")
-        return dict.fromkeys(names, 0)
+        return dict.fromkeys((*names, "all values"), 0)
     heads = mixer.value_heads // cp
     keys, values = mixer.key_heads * mixer.key_dim // cp, heads * mixer.value_dim
     return {
@@ -80,6 +81,7 @@ def _mixer_sizes(model: Model, cp: int) -> dict[str, int]:
         "repeats": mixer.value_heads // mixer.key_heads,
         "keys": keys,
         "values": values,
+        "all values": mixer.value_heads * mixer.value_dim,
         "mixed": 2 * keys + values,
         "projected": 2 * (keys + values + heads),
     }

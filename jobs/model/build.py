@@ -12,6 +12,7 @@ from megatron.core.transformer.transformer_block import (
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
+from jobs.model import adapters
 from jobs.model.attention import PackedAttention, SelfAttentionOfAnyLength
 from jobs.model.experts import GroupedExperts
 from jobs.model.gdn import gdn_spec
@@ -205,7 +206,7 @@ def _layer_specs(model: Model, step: Step) -> list[ModuleSpec]:
     """Every layer's specification; linear attention stands in the place of self-attention."""
     specs = [_layer_spec(model, step) for _ in range(model.num_layers)]
     for layer in model.linear_attention_layers:
-        specs[layer].submodules.self_attention = gdn_spec()
+        specs[layer].submodules.self_attention = gdn_spec(_dense_rank(step))
     return specs
 
 
@@ -223,7 +224,16 @@ def _layer_spec(model: Model, step: Step) -> ModuleSpec:
     layer.mlp.submodules.experts = ModuleSpec(
         module=GroupedExperts, params={"lora_rank": step.lora_rank}
     )
+    shared = layer.mlp.submodules.shared_experts.submodules
+    rank = _dense_rank(step)
+    attention.linear_qkv, attention.linear_proj = adapters.column(rank), adapters.row(rank)
+    shared.linear_fc1, shared.linear_fc2 = adapters.column(rank), adapters.row(rank)
     return spec
+
+
+def _dense_rank(step: Step) -> int:
+    """Rank of the adapters of attention, Gated DeltaNet and shared experts; 0: they have none."""
+    return step.lora_rank if step.adapters == "all" else 0
 
 
 def _freeze_all_but_adapters(model: torch.nn.Module) -> None:

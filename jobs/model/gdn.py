@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.ssm.gated_delta_net import GatedDeltaNet, GatedDeltaNetSubmodules
-from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from jobs.layout import RequestLayout
+from jobs.model import adapters
 from jobs.model.gdn_core import DeltaCore, Taps
 from jobs.model.norm import RMSNorm
 
@@ -62,11 +62,16 @@ class PackedGatedDeltaNet(GatedDeltaNet):
         return torch.cat([section.chunk(layout.degree)[layout.rank] for section in sections])
 
 
-def gdn_spec() -> ModuleSpec:
-    """Return the specification of the mixer, for the place of a layer's self-attention."""
+def gdn_spec(lora_rank: int = 0) -> ModuleSpec:
+    """Return the specification of the mixer, for the place of a layer's self-attention.
+
+    Its projections have adapters of ``lora_rank``; 0: none.
+    """
     return ModuleSpec(
         module=PackedGatedDeltaNet,
         submodules=GatedDeltaNetSubmodules(
-            in_proj=ColumnParallelLinear, out_norm=RMSNorm, out_proj=RowParallelLinear
+            in_proj=adapters.column(lora_rank),
+            out_norm=RMSNorm,
+            out_proj=adapters.row(lora_rank),
         ),
     )

@@ -41,6 +41,7 @@ def run(
     like: Annotated[
         str, typer.Option(help="table to compare with, and to take all but copies from")
     ] = "megatron-local",
+    adapters: Annotated[str, typer.Option(help="where adapters lie: experts, or all")] = "experts",
     layers: Annotated[
         tuple[int, int], typer.Option(help="layers of the smaller and the larger trace")
     ] = (4, 6),
@@ -53,7 +54,11 @@ def run(
     try:
         table, source = Coefficients.load(like), text_of(like)
         sizes = list(zip(layers, tokens, strict=True))
-        cells = [list(_cells(named_model(model), like, d, t, sizes)) for d, t in CLASSES]
+        traced = named_model(model)
+        cells = [
+            list(_cells(traced, like, t, Step(dispatcher=d, adapters=adapters), sizes))
+            for d, t in CLASSES
+        ]
         traces = iter(_traced([cell for cells_ in cells for cell in cells_]))
         classes: list[tuple[Sample, list[Finding]]] = []
         for of_class in cells:
@@ -71,14 +76,14 @@ def run(
 
 
 def _cells(
-    model: Model, like: str, dispatcher: str, topology: Topology, sizes: list[tuple[int, int]]
+    model: Model, like: str, topology: Topology, step: Step, sizes: list[tuple[int, int]]
 ) -> Iterator[CellSpec]:
     for layers, tokens in sizes:
         yield CellSpec(
             model=replace(model, num_layers=layers),
             topology=topology,
             topology_name=topology_name(topology),
-            step=Step(dispatcher=dispatcher),
+            step=step,
             weights=Weights(name="even"),
             workload=Workload(name="even", requests=(tokens * topology.cp,) * topology.dp),
             calls=Calls(name="pair", measured=2),

@@ -83,6 +83,17 @@ def heads(local: Local) -> Size:
 
 
 @term(
+    "gdn.outputs",
+    what="normed outputs, kept where the output projection has an adapter",
+    when=exists,
+    source=FLA,
+)
+def outputs(local: Local) -> Size:
+    """(tokens, value width) in the activation dtype."""
+    return _per_token(local, _values(local))
+
+
+@term(
     "gdn.mixing",
     what="A: how the positions of a chunk act on each other",
     when=exists,

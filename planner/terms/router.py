@@ -67,3 +67,14 @@ def input_gradient(local: Local) -> Size:
 def gate_gradient(local: Local) -> Size:
     """(experts, hidden) fp32."""
     return Size(call=4 * local.num_experts * local.hidden)
+
+
+@term(
+    "router.score_gradient",
+    what="gradient of every expert's score",
+    when=exists,
+    source="ledger traces: that of the logits, beside the one of the gate's input it becomes",
+)
+def score_gradient(local: Local) -> Size:
+    """(tokens, experts) fp32."""
+    return Size(tokens=4 * local.num_experts)

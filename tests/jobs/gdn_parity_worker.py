@@ -28,6 +28,8 @@ GDN = replace(
 )
 REQUESTS = (140, 33, 16, 31)
 TRAINED = {"lora_rank": 0, "recompute": "none"}
+ADAPTED = {"adapters": "all"}
+REFERENCES = {"reference": {}, "trained reference": TRAINED, "adapted reference": ADAPTED}
 CASES = {
     "one rank, no recompute": ("ep1_cp1", {"recompute": "none"}, None),
     "ep1_cp2": ("ep1_cp2", {}, None),
@@ -36,18 +38,26 @@ CASES = {
     "ep2_cp2 alltoall": ("ep2_cp2", {"dispatcher": "alltoall"}, None),
     "ep2_cp1, empty replica": ("ep2_cp1", {}, ((), (0, 1, 2, 3))),
     "ep1_cp2, base trains": ("ep1_cp2", TRAINED, None),
+    "ep1_cp2, all adapted": ("ep1_cp2", ADAPTED, None),
+    "ep2_cp2, all adapted": ("ep2_cp2", ADAPTED, None),
 }
+
+
+def reference_of(case: str) -> str:
+    """Name of the run on one rank that a case is compared with."""
+    step = CASES[case][1]
+    return next((name for name, own in REFERENCES.items() if own is step), "reference")
 
 
 def main(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     references, results = {}, {}
-    for trained in (False, True):
-        cpu.start(0, 1, cell().topology, f"file://{folder}/reference.{trained}.{rank}")
-        spec = cell(model=GDN, requests=REQUESTS, **(TRAINED if trained else {}))
+    for index, (name, step) in enumerate(REFERENCES.items()):
+        cpu.start(0, 1, cell().topology, f"file://{folder}/reference.{index}.{rank}")
+        spec = cell(model=GDN, requests=REQUESTS, **step)
         loss, gradients, _, _ = run(spec, 0, None)
-        references[trained] = gradients
-        results["trained reference" if trained else "reference"] = {
+        references[name] = gradients
+        results[name] = {
             "loss": loss,
             "gradients": len(gradients),
             "nonzero": sum(bool(gradient.any()) for gradient in gradients.values()),
@@ -59,7 +69,7 @@ def main(rank: int, folder: Path) -> None:
             continue
         cpu.start(rank, spec.topology.world, spec.topology, f"file://{folder}/case.{index}")
         loss, gradients, _, _ = run(spec, rank, replicas)
-        error, where = compare(gradients, references[step is TRAINED])
+        error, where = compare(gradients, references[reference_of(name)])
         results[name] = {
             "loss": loss,
             "error": error,

@@ -21,6 +21,7 @@ from jobs.spec import Calls, CellSpec, Weights, Workload
 from planner.batch import Batch
 from planner.mixers import LinearAttention
 from planner.model import Model
+from planner.price import Price
 from planner.pricer import compile_pricer
 from planner.step import Step
 from planner.terms import TERMS
@@ -71,6 +72,9 @@ CASES = {
     "linear attention, ep1": (ONE, {}),
     "linear attention, base trains": (ONE, {"lora_rank": 0, "recompute": "none"}),
     "linear attention, ep2 cp2": (CP2, {}),
+    "linear attention, all adapted, ep1": (ONE, {"adapters": "all"}),
+    "linear attention, all adapted, ep2 cp2": (CP2, {"adapters": "all"}),
+    "all adapted, ep1": (ONE, {"adapters": "all"}),
     "mixers above experts": (ONE, {}),
 }
 CALLS = ("cold", "warm")
@@ -91,7 +95,14 @@ def cell(name: str) -> CellSpec:
         weights=Weights(name="random"),
         workload=Workload(name="short", requests=REQUESTS),
         calls=Calls(name="two", measured=2),
+        coefficients="art-traced" if "adapters" in step else "megatron-local",
     )
+
+
+def price_of(spec: CellSpec) -> Price:
+    """What the cell's table says of its batch."""
+    pricer = compile_pricer(spec.model, spec.topology, spec.step, coefficients=spec.coefficients)
+    return pricer.price(Batch(requests=REQUESTS))
 
 
 def figures(call, spec, tokens):
@@ -205,14 +216,21 @@ def test_every_byte_at_the_peak_has_a_term(observed):
         assert attributed >= 0.99 * seen["working_set"], (where, seen["unattributed_at_peak"])
 
 
-@pytest.mark.parametrize("name", ["ep1", "linear attention, ep1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ep1",
+        "linear attention, ep1",
+        "all adapted, ep1",
+        "linear attention, all adapted, ep1",
+    ],
+)
 def test_the_table_prices_each_term_that_is_there(observed, name):
     """Reference: the ledger's trace; at EP1 every row arrives, so that nothing is left to chance.
 
     A storage takes whole blocks of 512 bytes, so small ones may be more than their shape.
     """
-    spec = cell(name)
-    price = compile_pricer(spec.model, spec.topology, spec.step).price(Batch(requests=REQUESTS))
+    price = price_of(cell(name))
     seen = observed[name, 0]["warm"]
     assert abs(seen["working_set"] - price.expected_bytes) <= 0.01 * price.expected_bytes
     for term in {*seen["terms"], *price.terms}:
@@ -223,8 +241,7 @@ def test_the_table_prices_each_term_that_is_there(observed, name):
 def test_the_rules_backward_is_priced_where_it_is_the_peak(observed):
     """Reference: the ledger's trace of a model whose mixers hold more than its experts."""
     name = "mixers above experts"
-    spec = cell(name)
-    price = compile_pricer(spec.model, spec.topology, spec.step).price(Batch(requests=REQUESTS))
+    price = price_of(cell(name))
     seen = observed[name, 0]["warm"]
     assert seen["peak_at"]["op"] == "peakcast.gated_delta_rule_backward"
     assert price.peak_moment == "backward_mixer"

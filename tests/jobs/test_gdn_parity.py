@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from gdn_parity_worker import CASES, GDN, TRAINED
+from gdn_parity_worker import CASES, GDN, reference_of
 
 
 @pytest.fixture(scope="module")
@@ -16,10 +16,10 @@ def test_loss_and_every_gradient_are_those_of_one_rank(ranks, case):
     """Second implementation: the same model and tokens on one rank, fp32.
 
     Four requests, of up to three chunks of the rule; where the base trains, the gradients are also
-    those of convolution, decay and gate, which context parallelism divides by heads.
+    those of convolution, decay and gate, which context parallelism divides by heads; where all is
+    adapted, those of the adapters on every projection.
     """
-    trained = CASES[case][1] is TRAINED
-    reference = ranks[0]["trained reference" if trained else "reference"]
+    reference = ranks[0][reference_of(case)]
     taking_part = [rank[case] for rank in ranks if case in rank]
     loss = sum(rank["loss"] for rank in taking_part)
     assert abs(loss - reference["loss"]) <= 1e-5 * abs(reference["loss"])
@@ -34,3 +34,9 @@ def test_gradients_reach_adapters_through_linear_attention(ranks):
     assert 1 in GDN.linear_attention_layers
     adapters = 4 * GDN.num_layers * GDN.num_experts
     assert ranks[0]["reference"]["nonzero"] == adapters
+
+
+def test_every_projection_has_an_adapter(ranks):
+    """Derivation: two factors on each of two projections of every mixer and shared expert."""
+    dense = 2 * (2 + 2) * GDN.num_layers
+    assert ranks[0]["adapted reference"]["nonzero"] == ranks[0]["reference"]["nonzero"] + dense
