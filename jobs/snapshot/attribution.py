@@ -64,7 +64,10 @@ class Sizes:
     rows: frozenset[int] = frozenset()
 
     def terms(self, families: Sequence[str], requested: int) -> list[str]:
-        """Return the terms of ``families`` of which a copy has just these bytes."""
+        """Return the terms of ``families`` of which a copy has just these bytes.
+
+        Gradients are none of them: where frames say more than "backward", forward is at work.
+        """
         local = self.local
         if local is None:
             return []
@@ -72,6 +75,7 @@ class Sizes:
             term.name
             for term in TERMS
             if term.family in families
+            and not term.name.endswith(("_gradient", "_gradients"))
             and term.when(local)
             and self._measures(term.size(local), requested)
         ]

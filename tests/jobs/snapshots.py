@@ -1,7 +1,12 @@
 """Memory snapshots made by hand in the documented format (torch/cuda/memory.py, ``_snapshot``)."""
 
+import pickle
 import traceback
+from pathlib import Path
 from typing import Any
+
+from jobs.snapshot.read import read_snapshot
+from jobs.snapshot.tables import Snapshot
 
 MIB = 2**20
 HERE = [
@@ -100,3 +105,10 @@ def snapshot(
             {"name": "step", "stage": "START", "device": 0, "time_us": 1_700_000_000_000_000}
         ]
     return found
+
+
+def read(value: object, folder: Path, protocol: int = 4) -> Snapshot:
+    """Write a snapshot and read it back."""
+    path = folder / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(value, protocol))
+    return read_snapshot(path)

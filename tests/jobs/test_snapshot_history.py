@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from snapshots import EVENT_KEYS, HERE, MIB, block, event, frame, read, segment, snapshot
 
 from jobs.snapshot.attribution import Sizes, attribute, family_of
 from jobs.snapshot.history import Group, held, history, live_groups, rounded
@@ -21,16 +22,7 @@ from planner.model import Model
 from planner.step import Step
 from planner.topology import Topology
 
-sys.path.insert(0, str(Path(__file__).parent))
-from snapshots import EVENT_KEYS, HERE, MIB, block, event, frame, segment, snapshot
-
 A, B, C = 0x7F00_0000_0000, 0x7F00_1000_0000, 0x7F00_2000_0000
-
-
-def read(value: object, tmp_path: Path, protocol: int = 4) -> Snapshot:
-    path = tmp_path / "snapshot.pickle"
-    path.write_bytes(pickle.dumps(value, protocol))
-    return read_snapshot(path)
 
 
 def story(torch: str) -> dict[str, Any]:
