@@ -136,6 +136,19 @@ def snapshot_steps(snapshot: Snapshot, device: int) -> Iterator[Step]:
             yield Step(address, None)
 
 
+def snapshot_settings(snapshot: Snapshot) -> Settings:
+    """Return the settings that a snapshot states; the defaults before torch 2.2, which states none.
+
+    No memory limit is stated, so that nothing is given back for want of room.
+    """
+    stated = snapshot.settings
+    limit = stated.get("max_split_size")
+    return Settings(
+        expandable=stated.get("expandable_segments") is True,
+        max_split_bytes=limit if isinstance(limit, int) and 0 < limit < 2**62 else None,
+    )
+
+
 _ENDS = (ACTIONS.index("free_requested"), ACTIONS.index("free_completed"))
 
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from jobs.allocator_replay import Reserved, replay, snapshot_settings, snapshot_steps
 from jobs.record import read_records
 from jobs.snapshot.attribution import Sizes, attribute
 from jobs.snapshot.history import Group, Held, History, held, history, live_groups
@@ -43,6 +44,9 @@ def run(
     ] = None,
     device: Annotated[int | None, typer.Option(help="one device; by default all of them")] = None,
     top: Annotated[int, typer.Option(min=1, help="stacks to show")] = 12,
+    replayed: Annotated[
+        bool, typer.Option("--replay", help="serve the history again: reserved bytes by the rules")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Print what a snapshot says of each device."""
@@ -57,7 +61,7 @@ def run(
     except (SnapshotError, PlannerError, OSError) as error:
         console.print(f"{file}: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(BAD_INPUT)
-    found = [_Findings(snapshot, number, sizes) for number in wanted]
+    found = [_Findings(snapshot, number, sizes, replayed) for number in wanted]
     if as_json:
         typer.echo(json.dumps([one.to_dict(top) for one in found], indent=1))
         return
@@ -90,7 +94,7 @@ def _sizes(spec_path: Path | None, record_path: Path | None) -> Sizes:
 class _Findings:
     """What a snapshot says of one device."""
 
-    def __init__(self, snapshot: Snapshot, device: int, sizes: Sizes) -> None:
+    def __init__(self, snapshot: Snapshot, device: int, sizes: Sizes, replayed: bool) -> None:
         self.device, self.stacks = device, snapshot.stacks
         self.held: Held = held(snapshot, device)
         self.history: History | None = history(snapshot, device)
@@ -98,6 +102,9 @@ class _Findings:
             live_groups(snapshot, device) if self.history is None else self.history.at_peak
         )
         self.terms = attribute(self.live, snapshot.stacks, sizes)
+        self.replayed: Reserved | None = None
+        if replayed and self.history is not None:
+            self.replayed = replay(snapshot_steps(snapshot, device), snapshot_settings(snapshot))
 
     def to_dict(self, top: int) -> dict[str, object]:
         """Return plain JSON values."""
@@ -108,6 +115,7 @@ class _Findings:
             "device": self.device,
             "held": asdict(self.held),
             "history": past,
+            "replayed": None if self.replayed is None else asdict(self.replayed),
             "note": NO_HISTORY if past is None else None,
             "terms": self.terms,
             "top": [
@@ -118,7 +126,7 @@ class _Findings:
 
     def show(self, console: Console, top: int) -> None:
         """Print."""
-        console.print(_figures(self.device, self.held, self.history))
+        console.print(_figures(self.device, self.held, self.history, self.replayed))
         moment = "at the peak" if self.history else "live"
         if self.history is None:
             console.print(NO_HISTORY, style="yellow", soft_wrap=True)
@@ -155,7 +163,7 @@ def _shown(frames: list[Frame]) -> list[str]:
     return [f"{'/'.join(f.filename.split('/')[-3:])}:{f.line} {f.name}" for f in chosen] or ["-"]
 
 
-def _figures(device: int, now: Held, past: History | None) -> Table:
+def _figures(device: int, now: Held, past: History | None, replayed: Reserved | None) -> Table:
     table = Table(f"device {device}", "", box=None)
     rows: list[tuple[str, str]] = []
     if past is not None:
@@ -167,6 +175,8 @@ def _figures(device: int, now: Held, past: History | None) -> Table:
             ("history", f"{past.events} events, {past.seconds:.1f} s"),
             ("live bytes", _bars([live for _, live, _ in past.timeline], past.peak_bytes)),
         ]
+        if replayed is not None:
+            rows.append(("reserved at most, replayed", gib(replayed.peak_bytes)))
         rows += [
             ("out of memory", f"asked for {gib(asked)}, CUDA had {gib(free)} free")
             for asked, free in past.ooms

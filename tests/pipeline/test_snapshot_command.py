@@ -46,8 +46,9 @@ def test_it_shows_peak_frames_and_terms(tmp_path: Path, capsys: pytest.CaptureFi
     assert "▅█▄▄▄" in shown
     assert "transformer/moe/experts.py:88 forward" in shown
     assert "/opt/torch" not in shown
-    code, text = told(value, tmp_path, capsys, "--json")
+    code, text = told(value, tmp_path, capsys, "--json", "--replay")
     (device,) = json.loads(text)
+    assert device["replayed"]["peak_bytes"] == 20 * MIB
     assert device["history"]["peak_bytes"] == device["history"]["working_set_bytes"] == 5 * MIB
     assert device["terms"] == {"experts.*": 3 * MIB, "unattributed": 2 * MIB}
     assert device["held"]["allocated_bytes"] == 2 * MIB
