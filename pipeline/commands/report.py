@@ -1,6 +1,6 @@
 """Make the report of a recorded sweep again, from its records alone.
 
-Exit code: 0 done, 2 the folder holds no records.
+Exit code: 0 done, 2 the folder holds no records, or nothing that a picture could show.
 """
 
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pipeline.progress import make_console
+from pipeline.report.sound import sound
 from pipeline.report.table import print_outcomes, print_table
 from pipeline.store import read_store
 
@@ -18,16 +19,19 @@ BAD_INPUT = 2
 def run(
     out: Annotated[Path, typer.Argument(help="folder of a sweep, such as outputs/default")],
     picture: Annotated[
-        Path | None, typer.Option(help="also draw predicted against observed as a PNG")
+        Path | None, typer.Option(help="also print the leading charts as a PNG or SVG")
     ] = None,
 ) -> None:
     """Make the report of a recorded sweep again, from its records alone."""
-    store = read_store(out)
+    store = sound(read_store(out))
     if not store.cells:
-        typer.echo(f"peakcast report: {out} holds no records; a sweep writes them", err=True)
+        for fault in store.faults:
+            typer.echo(f"fault: {fault}", err=True)
+        what = "a record that can be read" if store.faults else "records"
+        typer.echo(f"peakcast report: {out} holds no {what}; a sweep writes them", err=True)
         raise typer.Exit(BAD_INPUT)
-    from pipeline.report.charts import write_picture
     from pipeline.report.page import write_page
+    from pipeline.report.picture import write_picture
 
     console = make_console()
     print_table(console, store)
@@ -35,5 +39,9 @@ def run(
     write_page(store, out / "report.html")
     console.print(f"report   {out / 'report.html'}", soft_wrap=True, markup=False)
     if picture is not None:
-        write_picture(store, picture)
+        try:
+            write_picture(store, picture)
+        except (ValueError, OSError) as error:
+            typer.echo(f"peakcast report: no picture: {error}", err=True)
+            raise typer.Exit(BAD_INPUT) from error
         console.print(f"picture  {picture}", soft_wrap=True, markup=False)

@@ -1,8 +1,14 @@
-"""The report as one self-contained HTML page: no network, no second file."""
+"""The report as one self-contained HTML page: no network, no second file.
+
+Python gives the charts' form and the columns of the calls; the page's script (`browser/`) fills
+charts and tables from the calls that pass the filters.
+"""
 
 import html
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -10,181 +16,185 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from pipeline.logs import log_of
-from pipeline.report import charts
-from pipeline.report.table import calls_of, mib, percent
-from pipeline.store import Cell, Row, Store, labels, rows, term_rows
-from pipeline.summary import Summary, summarise
+from pipeline.report import call_charts, charts
+from pipeline.report.coefficients import coefficients_section
+from pipeline.report.contents import contents, pack
+from pipeline.report.sound import sound
+from pipeline.report.theme import THEMES, theme
+from pipeline.store import Store
 
 SNIPPET = "window.vegaEmbed = vegaEmbed;"  # all that the page calls of the bundle
-PAGE = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
+BROWSER = Path(__file__).with_name("browser")
+SCRIPTS = ("contents", "filters", "rows", "tables", "call", "charts", "main")
+
+
+MOST_FAULTS = 40
+MOST_LETTERS = 2000  # of one fault
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One chart of the page: its name in the script, what it is called and what it shows."""
+
+    name: str
+    title: str
+    text: str
+    chart: charts.Drawing
 
 
 def write_page(store: Store, path: Path) -> None:
-    """Write the report of ``store`` to ``path``, atomically."""
-    table = rows(store)
-    seen = [row for row in table if row["observed_working_set_bytes"] is not None]
-    drawn = list(_charts(seen, term_rows(store)))
-    version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
-    text = PAGE.substitute(
-        title=html.escape(f"Peakcast: {store.out.name}"),
-        figures=_figures(store, seen),
-        troubles=_troubles(store),
-        table=_table(summarise(table)),
-        charts="\n".join(_section(number, *chart[:2]) for number, chart in enumerate(drawn)),
-        cells=_cells(store),
+    """Write the report of ``store`` to ``path``, atomically; unsound records become faults."""
+    store = sound(store)
+    held = contents(store)
+    unit = held["unit"]["name"]
+    of_call, of_sweep = list(_call_sections(unit)), list(_sweep_sections(unit))
+    text = Template(_read("page.html")).substitute(
+        title=html.escape(f"Peakcast: {store.out.absolute().name}"),
+        style=_read("page.css"),
+        faults=_faults(store),
+        call_charts="\n".join(_section(one, "h3") for one in of_call),
+        charts="\n".join(_section(one, "h2") for one in of_sweep),
+        coefficients=coefficients_section(store, path.parent),
         machine=html.escape(_machine(store)),
-        bundle=vl_convert.javascript_bundle(SNIPPET, vl_version=version) if drawn else "",
-        specs=json.dumps([chart.to_dict() for _, _, chart in drawn]).replace("</", "<\\/"),
+        contents=pack(held),
+        specs=_specs(of_call, of_sweep),
+        bundle=_bundle(),
+        script="\n".join(_read(f"{name}.js") for name in SCRIPTS),
     )
     scratch = path.with_suffix(".tmp")
     scratch.write_text(text, encoding="utf-8")
     scratch.replace(path)
 
 
-def _charts(seen: list[Row], terms: list[Row]) -> Iterator[tuple[str, str, Any]]:
-    """Title, explanation and chart of each section that has something to show."""
-    if not seen:
-        return
-    yield (
-        "Predicted against observed",
-        "Each point is one call on one rank. On the dashed line the expected working set is exact; "
-        "the tick above a point is the bound, which it must not pass.",
-        charts.styled(charts.predicted_against_observed(seen)),
+def _call_sections(unit: str) -> Iterator[Section]:
+    named = charts.by_name
+    yield Section(
+        "stack",
+        "What the peak is made of",
+        "Terms of the expected peak over those attributed to the observed one, coloured by family.",
+        call_charts.stack(unit, named),
     )
-    yield (
+    yield Section(
+        "waterfall",
+        "From expected to observed",
+        "Each bar is a term's residual: to the right it held more than it was priced at.",
+        call_charts.waterfall(unit, named),
+    )
+    yield Section(
+        "timeline",
+        "Live bytes through the call",
+        "What the call had allocated and not yet let go of, each bar the fullest moment of its "
+        "stretch.",
+        call_charts.timeline(unit, named),
+    )
+
+
+def _sweep_sections(unit: str) -> Iterator[Section]:
+    named = charts.by_name
+    yield Section(
+        "scatter",
+        "Predicted against observed",
+        "Each point is one call on one rank; a click shows it above. On the dashed line the "
+        "expected working set is exact; from there to the tick is within the bound.",
+        charts.predicted_against_observed(unit, named),
+    )
+    yield Section(
+        "errors",
         "Error by cell",
         f"The band is ±{charts.TOLERANCE_PERCENT:g} %; a point right of its ticks passed a bound.",
-        charts.styled(charts.error_by_cell(seen)),
+        charts.error_by_cell(named),
     )
-    inexact = {row["term"] for row in terms if row["residual_bytes"]}
-    if inexact:
-        exact = sorted({row["term"] for row in terms} - inexact)
-        yield (
-            "Residual by term",
-            "Bytes at the peak that a term was observed to hold beyond what it was priced at. "
-            + (f"Exact to the byte in every call: {', '.join(exact)}." if exact else ""),
-            charts.styled(
-                charts.residual_by_term([row for row in terms if row["term"] in inexact])
-            ),
-        )
-    if any(row["planned_growth_bytes"] or row["observed_growth_bytes"] for row in seen):
-        yield (
-            "Buffer growth",
-            "What the communication buffers outside PyTorch grew by in a call. No line: nothing, "
-            "as predicted.",
-            charts.styled(charts.both_sides(seen, "growth", "growth")),
-        )
-    if any(row["planned_held_over_bytes"] or row["observed_held_over_bytes"] for row in seen):
-        yield (
-            "Held over",
-            "What an earlier call of the process left alive when the call began. No line: nothing, "
-            "as predicted.",
-            charts.styled(charts.both_sides(seen, "held_over", "held over")),
-        )
-    if len({row["temperature"] for row in seen}) > 1:
-        yield (
-            "Cold against warm",
-            "The same cell in its first call and in later ones.",
-            charts.styled(charts.pairs(seen, "temperature", ["topology", "weights"])),
-        )
-    if len({row["weights"] for row in seen}) > 1:
-        yield (
-            "Random against pretrained",
-            "Trained routing sends more rows to the busiest rank; the fullest rank of each.",
-            charts.styled(charts.pairs(seen, "weights", ["topology", "temperature"])),
-        )
-    if any(row["ledger_s"] for row in seen):
-        yield (
-            "Ledger overhead",
-            "Following every storage takes time; none of it is memory.",
-            charts.styled(charts.ledger_overhead(seen)),
-        )
+    yield Section(
+        "residuals",
+        "Residual by term",
+        "Bytes at the peak that a term was observed to hold beyond what it was priced at: the "
+        "range over calls, and the median as a point.",
+        charts.residual_by_term(unit, named),
+    )
+    yield Section(
+        "growth",
+        "Buffer growth",
+        "What the communication buffers outside PyTorch grew by in a call. No line: nothing, as "
+        "predicted.",
+        charts.both_sides(unit, named, "growth", "growth"),
+    )
+    yield Section(
+        "held",
+        "Held over",
+        "What an earlier call of the process left alive when the call began, still referenced. No "
+        "line: nothing, as predicted.",
+        charts.both_sides(unit, named, "held", "held over"),
+    )
+    yield Section(
+        "garbage",
+        "Garbage",
+        "What a call left that nothing refers to any more and that only the cyclic collector "
+        "freed. It is no held-over state and part of no price; a peak measured before the "
+        "collector ran may contain it.",
+        charts.garbage(unit, named),
+    )
+    yield Section(
+        "temperature",
+        "Cold against warm",
+        "The same cell in its first call and in later ones.",
+        charts.pairs(unit, named, "temperature"),
+    )
+    yield Section(
+        "weights",
+        "Weights against weights",
+        "Trained routing sends more rows to the busiest rank; the fullest rank of each.",
+        charts.pairs(unit, named, "weights"),
+    )
+    yield Section(
+        "ledger",
+        "Ledger overhead",
+        "Following every storage takes time; none of it is memory.",
+        charts.ledger_overhead(named),
+    )
 
 
-def _section(number: int, title: str, text: str) -> str:
+def _section(one: Section, level: str) -> str:
+    tag = "section" if level == "h2" else "div"
     return (
-        f"<section><h2>{html.escape(title)}</h2><p>{html.escape(text)}</p>"
-        f'<div class="chart" id="chart{number}"></div></section>'
+        f'<{tag} id="section-{one.name}" hidden><{level} id="title-{one.name}">'
+        f"{html.escape(one.title)}</{level}><p>{html.escape(one.text)} "
+        f'<span id="note-{one.name}"></span></p>'
+        f'<div class="chart" id="chart-{one.name}" aria-labelledby="title-{one.name}"></div>'
+        f"</{tag}>"
     )
 
 
-def _figures(store: Store, seen: list[Row]) -> str:
-    """Return the headline figures."""
-    outcomes = [cell.outcome for cell in store.cells]
-    worst = max((row["error_percent"] for row in seen), key=abs, default=None)
-    growth = sum(row["planned_growth_bytes"] == row["observed_growth_bytes"] for row in seen)
-    figures = {
-        "cells": f"{len(outcomes)}",
-        "failed": f"{sum(o in ('failed', 'incomplete') for o in outcomes)}",
-        "refused": f"{outcomes.count('refused')}",
-        "calls observed": f"{len(seen)}",
-        "largest error": "none" if worst is None else f"{worst:+.2f} %",
-        "within the bound": f"{sum(row['covered'] for row in seen)} of {len(seen)}",
-        "growth exact": f"{growth} of {len(seen)}",
+def _specs(of_call: list[Section], of_sweep: list[Section]) -> str:
+    """Return what the script knows of the charts; none of it comes from records."""
+    specs: dict[str, Any] = {
+        "charts": {
+            one.name: one.chart.properties(description=one.title).to_dict()
+            for one in (*of_call, *of_sweep)
+        },
+        "of_call": [one.name for one in of_call],
+        "themes": {name: theme(name) for name in THEMES},
+        "families": list(call_charts.FAMILIES),
+        "phases": list(call_charts.PHASES),
     }
-    return "".join(f"<div><b>{value}</b>{name}</div>" for name, value in figures.items())
+    return json.dumps(specs, separators=(",", ":")).replace("</", "<\\/")
 
 
-def _table(summaries: list[Summary]) -> str:
-    head = (
-        "cell",
-        "calls",
-        "expected",
-        "bound",
-        "observed",
-        "error",
-        "worst error",
-        "in bound",
-        "growth predicted",
-        "observed",
-        "held over predicted",
-        "observed",
-    )
-    lines = ["<tr>" + "".join(f"<th>{name}</th>" for name in head) + "</tr>"]
-    for summary in summaries:
-        row = summary.fullest
-        bad = "" if summary.covered == summary.observed else ' class="bad"'
-        cells = [
-            html.escape(row["label"]),
-            calls_of(row),
-            mib(row["planned_expected_bytes"]),
-            mib(row["planned_bound_bytes"]),
-            mib(row["observed_working_set_bytes"]) or row["outcome"],
-            percent(row["error_percent"]),
-            percent(summary.worst_percent if summary.observed else None),
-            f"{summary.covered}/{summary.observed}" if summary.observed else "",
-            mib(row["planned_growth_bytes"]),
-            mib(row["observed_growth_bytes"]),
-            mib(row["planned_held_over_bytes"]),
-            mib(row["observed_held_over_bytes"]),
-        ]
-        lines.append(f"<tr{bad}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    return "\n".join(lines)
+@cache
+def _bundle() -> str:
+    """Return Vega-Lite and what runs it, of the version that altair's charts are in."""
+    version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
+    return str(vl_convert.javascript_bundle(SNIPPET, vl_version=version))
 
 
-def _troubles(store: Store) -> str:
-    """List each cell that is not ok, and each fault."""
-    named = labels(store)
+def _faults(store: Store) -> str:
+    """List what of the records could not be read or is no record."""
     lines = [
-        f'<li class="{cell.outcome}"><b>{cell.outcome}</b> {html.escape(named[cell.key])}: '
-        f"{html.escape(cell.error)} {_log_link(store, cell)}</li>"
-        for cell in store.cells
-        if cell.outcome != "ok"
+        f'<li class="fault"><b>fault</b> {html.escape(fault[:MOST_LETTERS])}</li>'
+        for fault in store.faults[:MOST_FAULTS]
     ]
-    lines += [f'<li class="fault"><b>fault</b> {html.escape(fault)}</li>' for fault in store.faults]
-    return f"<ul>{''.join(lines)}</ul>" if lines else ""
-
-
-def _cells(store: Store) -> str:
-    """List every cell with its spec and logs."""
-    named = labels(store)
-    return "".join(
-        f"<tr><td>{html.escape(named[cell.key])}</td><td>{cell.outcome}</td>"
-        f"<td>{cell.attempt + 1}</td><td><a href='specs/{cell.key}.json'>{cell.key}</a></td>"
-        f"<td>{_log_link(store, cell)}</td></tr>"
-        for cell in store.cells
-    )
+    more = len(store.faults) - len(lines)
+    lines += [f'<li class="fault">and {more} more, all named by peakcast report</li>'] * (more > 0)
+    return f'<ul class="troubles">{"".join(lines)}</ul>' if lines else ""
 
 
 def _machine(store: Store) -> str:
@@ -193,11 +203,5 @@ def _machine(store: Store) -> str:
     return ", ".join(f"{name} {value}" for name, value in known[-1].items()) if known else ""
 
 
-def _log_link(store: Store, cell: Cell) -> str:
-    """Link the log of each rank that has one."""
-    logs = {record.rank: log_of(store.out, record) for record in cell.records}
-    return " ".join(
-        f"<a href='{log.relative_to(store.out)}'>rank {rank}</a>"
-        for rank, log in sorted(logs.items())
-        if log is not None
-    )
+def _read(name: str) -> str:
+    return (BROWSER / name).read_text(encoding="utf-8")
