@@ -44,17 +44,25 @@ class TrackerError(RuntimeError):
 
 
 def require_login() -> None:
-    """Check that online runs have a key.
+    """Check that online runs have a key, and that W&B takes it.
 
     Raises
     ------
     ConfigError
-        Naming the ways out.
+        Naming the ways out; its cause is W&B's own error where it was asked and refused.
     """
-    if not wandb.login(prompt=False):
+    offline = "use tracker=offline and send the runs later with `wandb sync`"
+    try:
+        found = wandb.login(prompt=False)
+    except wandb.Error as error:
+        raise ConfigError(
+            f"tracker=online: W&B was asked and does not take the key: {error}; see the key and "
+            f"the network, or {offline}"
+        ) from error
+    if not found:
         raise ConfigError(
             "tracker=online needs a W&B key and none is set; run `wandb login`, set WANDB_API_KEY, "
-            "or use tracker=offline and send the runs later with `wandb sync`"
+            f"or {offline}"
         )
 
 

@@ -20,6 +20,7 @@ COMMANDS: tuple[str, ...] = (
     "import",
     "snapshot",
     "schedule",
+    "doctor",
 )
 """Names of the sub-commands, in the order of the help."""
 
