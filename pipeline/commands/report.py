@@ -27,7 +27,7 @@ def run(
     if not store.cells:
         for fault in store.faults:
             typer.echo(f"fault: {fault}", err=True)
-        what = "a record that can be read" if store.faults else "records"
+        what = "record that can be read" if store.faults else "records"
         typer.echo(f"peakcast report: {out} holds no {what}; a sweep writes them", err=True)
         raise typer.Exit(BAD_INPUT)
     from pipeline.report.page import write_page
