@@ -7,9 +7,8 @@ from planner.admission import Decision, admit
 from planner.batch import Batch, Layout
 from planner.coefficients import Coefficients, Unpriced
 from planner.compiled import Compiled, TermCompiler, dot, whole
-from planner.errors import ConfigError
 from planner.figures import Figures
-from planner.loads import Loader
+from planner.loads import Loader, Shares
 from planner.local import Local, localize
 from planner.memory import MemorySample
 from planner.model import Model
@@ -17,6 +16,7 @@ from planner.moments import Moment
 from planner.outside import Outside, outside_bytes
 from planner.price import Price
 from planner.routing import Routing, allowed_per_token
+from planner.stages import stage_of
 from planner.state import LiveState
 from planner.static import Static, static_bytes
 from planner.step import Step
@@ -210,22 +210,26 @@ def compile_pricer(
     routing = routing or Routing.balanced()
     routing.require(model.num_layers, model.num_experts)
     local = localize(model, topology, step)
-    if topology.pp > 1 and routing.shares is not None:
-        raise ConfigError("measured routing cannot be divided over pipeline stages; use pp = 1")
     compiled = coefficients.compile(local)
-    shares = (
-        tuple(
-            routing.rank_shares(topology.ep, topology.ep_rank(rank))
-            for rank in range(topology.world)
-        )
-        if routing.shares is not None
-        else (None,)
-    )
     stage = topology if topology.pp == 1 else replace(topology, pp=1, vpp=1, stage_layers=None)
-    loaders = [Loader(local, stage, table, compiled, shares)]
+    loaders = [Loader(local, stage, table, compiled, _shares(model, topology, step, routing, 0))]
     for pp_rank in range(1, topology.pp):
         there = localize(model, topology, step, pp_rank)
+        shares = _shares(model, topology, step, routing, pp_rank)
         loaders.append(Loader(there, stage, table, coefficients.compile(there), shares))
     return Pricer(
         model, topology, step, table, routing, local, coefficients, compiled, tuple(loaders)
+    )
+
+
+def _shares(
+    model: Model, topology: Topology, step: Step, routing: Routing, pp_rank: int
+) -> tuple[Shares, ...]:
+    """Return, for each rank of a pipeline stage, its share of the pairs of each of its layers."""
+    layers = stage_of(model.num_layers, topology, pp_rank, step.microbatches).layers
+    if routing.shares is None or not layers:
+        return (None,)
+    return tuple(
+        routing.rank_shares(topology.ep, topology.ep_rank(rank), layers)
+        for rank in range(topology.world // topology.pp)
     )

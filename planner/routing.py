@@ -78,12 +78,19 @@ class Routing:
                 f"the model has {num_layers} x {num_experts}; measure it on this model"
             )
 
-    def rank_shares(self, ep: int, ep_rank: int) -> tuple[float, ...] | None:
-        """Return the share of a layer's pairs that arrive at expert rank ``ep_rank``, per layer."""
+    def rank_shares(
+        self, ep: int, ep_rank: int, layers: Sequence[int] | None = None
+    ) -> tuple[float, ...] | None:
+        """Return the share of each layer's pairs that arrives at expert rank ``ep_rank``.
+
+        Of all layers, or of ``layers``, in their order: those of a pipeline stage.
+        """
         if self.shares is None:
             return None
         local = len(self.shares[0]) // ep
-        return tuple(math.fsum(row[ep_rank * local : (ep_rank + 1) * local]) for row in self.shares)
+        mine = slice(ep_rank * local, (ep_rank + 1) * local)
+        chosen = self.shares if layers is None else [self.shares[layer] for layer in layers]
+        return tuple(math.fsum(row[mine]) for row in chosen)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
