@@ -195,7 +195,7 @@ def _mean_adapter_width(model: Model, topology: Topology, layers: tuple[int, ...
         layer_width(model, topology.tp, linear=index in linear, moe=index in moe)
         for index in layers
     ]
-    return ceil_div(sum(widths), len(widths))
+    return ceil_div(sum(widths), max(1, len(widths)))  # a stage may hold no layer
 
 
 def _require_divisors(model: Model, topology: Topology) -> None:
@@ -211,8 +211,25 @@ def _require_divisors(model: Model, topology: Topology) -> None:
                 f"{axis} = {degree} does not divide {what} = {count} of {model.name}; "
                 f"{axis} can be {divisors}"
             )
+    _require_key_heads(model, topology)
     if topology.ep * topology.etp > 1 and not model.is_moe:
         raise ConfigError(
             f"ep·etp = {topology.ep}·{topology.etp} but {model.name} has no experts; "
             "use ep=1 and etp=1"
+        )
+
+
+def _require_key_heads(model: Model, topology: Topology) -> None:
+    """Check that linear attention can split its heads, over tp and then over cp."""
+    mixer = model.linear_attention
+    if mixer is None or not model.num_linear_attention_layers:
+        return
+    heads, tp, cp = mixer.key_heads, topology.tp, topology.cp
+    if heads % (tp * cp):
+        fits = [str(degree) for degree in range(1, heads + 1) if heads % (tp * degree) == 0]
+        over = f"cp = {cp}" if tp == 1 else f"tp·cp = {tp}·{cp}"
+        raise ConfigError(
+            f"{over} does not divide the {heads} key heads of the Gated DeltaNet layers of "
+            f"{model.name}, which split their heads over tp and cp; "
+            + (f"cp can be {', '.join(fits)}" if fits else f"tp must divide {heads}")
         )

@@ -2,7 +2,16 @@
 
 import pytest
 
-from planner import Batch, LinearAttention, Model, Moment, Step, Topology, compile_pricer
+from planner import (
+    Batch,
+    ConfigError,
+    LinearAttention,
+    Model,
+    Moment,
+    Step,
+    Topology,
+    compile_pricer,
+)
 from tests.conftest import qwen
 
 KEPT = Moment.RECOMPUTE_FC2
@@ -91,3 +100,19 @@ def test_short_requests_pay_a_state_each():
     state = 8 * 32 * 32 * 2
     assert states([8] * 64) >= 2 * 64 * state
     assert states([512]) <= 2 * (512 // 64 + 1) * state
+
+
+@pytest.mark.parametrize(
+    ("degrees", "says"),
+    [
+        ({"cp": 3}, "cp = 3 does not divide the 16 key heads .* cp can be 1, 2, 4, 8, 16"),
+        ({"cp": 32}, "cp = 32 does not divide the 16 key heads"),
+        ({"tp": 4, "cp": 8}, "tp·cp = 4·8 does not divide the 16 key heads .* cp can be 1, 2, 4$"),
+    ],
+)
+def test_cp_that_does_not_divide_the_key_heads_is_refused(degrees, says):
+    """Reference: jobs.model.build, whose layers split the 16 key heads of Qwen3.6 over cp."""
+    with pytest.raises(ConfigError, match=says):
+        compile_pricer(qwen(num_layers=8), Topology(**degrees), Step())
+    attention_alone = qwen(num_layers=8, linear_layers=(), linear_attention=None)
+    compile_pricer(attention_alone, Topology(**degrees), Step())
