@@ -29,7 +29,7 @@ def named_model(text: str) -> Model:
     if text.endswith((".yaml", ".yml")):
         return _model(path)
     if text.endswith(".json") or path.is_dir():
-        return Model.from_hf(path)
+        return Model.from_file(path)
     return _model(
         _find("model", text, "a configuration file is named by its path, ending in .json")
     )

@@ -183,6 +183,19 @@ class Model:
         return read_hf(config)
 
     @classmethod
+    def from_file(cls, config: Mapping[str, Any] | str | Path) -> "Model":
+        """Read a configuration of Hugging Face or of Megatron, told apart by its keys.
+
+        Raises
+        ------
+        ConfigError
+            When it is neither, naming keys; else as `from_hf` and `from_megatron`.
+        """
+        from planner.readers.kinds import read_model
+
+        return read_model(config)
+
+    @classmethod
     def from_megatron(cls, config: object) -> "Model":
         """Read a Megatron-core ``TransformerConfig``, arguments of the trainer, or a mapping.
 

@@ -13,6 +13,8 @@ from rich.console import Console
 
 from pipeline.named import named_device, named_model, with_layers
 from pipeline.plan_page import page
+from pipeline.plan_priced import require_priced
+from pipeline.plan_recompute import recomputed
 from pipeline.plan_summary import Plan, summary
 from pipeline.plan_table import show
 from planner.batch import Batch
@@ -46,7 +48,16 @@ def run(
     requests: Annotated[
         Path | None, typer.Option(help="JSON: lengths, or requests with shared prefixes")
     ] = None,
-    recompute: Annotated[str, typer.Option(help="full, or none")] = "full",
+    recompute: Annotated[str, typer.Option(help="full, block, selective or none")] = "full",
+    recompute_modules: Annotated[
+        str | None, typer.Option(help="with selective: Megatron's names, core_attn,mlp,…")
+    ] = None,
+    recompute_layers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="with block: checkpointed layers of a stage; with full: of a checkpoint"
+        ),
+    ] = None,
     lora_rank: Annotated[int, typer.Option(help="rank of the experts' adapters; 0: none")] = 8,
     dispatcher: Annotated[str, typer.Option(help="auto, alltoall, hybridep, …")] = "auto",
     head_chunk: Annotated[int, typer.Option(help="tokens of a chunk of the head")] = 512,
@@ -73,7 +84,7 @@ def run(
             with_layers(named_model(model), layers),
             topology,
             Step(
-                recompute=recompute,
+                **recomputed(recompute, recompute_modules, recompute_layers),
                 lora_rank=lora_rank,
                 dispatcher=dispatcher,
                 head_chunk=head_chunk,
@@ -82,6 +93,7 @@ def run(
             coefficients=coefficients,
         )
         batch = _batch(topology, tokens, rank_tokens, requests)
+        require_priced(pricer, batch)
         plan = _decide(pricer, batch, capacity, held_tokens)
         for path, text in _files(plan, html, report):
             path.write_text(text, encoding="utf-8")

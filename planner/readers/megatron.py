@@ -50,9 +50,9 @@ UNUSED_WITHOUT_EXPERTS = (
 EXPERT_SIZES = ("num_experts", "top_k", "expert_hidden", "shared_expert_hidden")
 
 
-def read_megatron(config: object) -> Model:
-    """Read a configuration; see `planner.model.Model.from_megatron`."""
-    keys = Keys(_mapping(config), "the Megatron configuration")
+def read_megatron(config: object, where: str = "the Megatron configuration") -> Model:
+    """Read a configuration, called ``where`` in errors; see `planner.model.Model.from_megatron`."""
+    keys = Keys(_mapping(config), where)
     keys.ignore(WEIGHTLESS)
     num_layers = keys.layer_count("num_layers")
     hidden = keys.count("hidden_size", least=1)

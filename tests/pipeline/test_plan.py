@@ -9,12 +9,34 @@ from pathlib import Path
 import pytest
 
 from pipeline.named import named_model, with_layers
-from planner import Batch, LiveState, Step, Topology, compile_pricer
+from pipeline.plan_recompute import recomputed
+from planner import Batch, ConfigError, LiveState, Step, Topology, compile_pricer
 from tests.conftest import GOLDEN
 
 ROOT = Path(__file__).parents[2]
 QWEN8 = ("--model", "qwen3_6_35b_a3b", "--layers", "8", "--coefficients", "art-954")
+TINY = ("--model", "tiny", "--tokens", 4096)
 CALLS = json.loads((GOLDEN / "whole_call_art_954.json").read_text())
+TRANSFORMER_CONFIG = {
+    "num_layers": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "num_query_groups": 2,
+    "kv_channels": 32,
+    "ffn_hidden_size": 1024,
+    "num_moe_experts": 16,
+    "moe_router_topk": 4,
+    "moe_ffn_hidden_size": 128,
+    "moe_shared_expert_intermediate_size": 128,
+    "moe_shared_expert_gate": True,
+    "moe_token_dispatcher_type": "alltoall",
+    "gated_linear_unit": True,
+    "add_bias_linear": False,
+    "normalization": "RMSNorm",
+    "params_dtype": "torch.bfloat16",
+    "vocab_size": 256,
+}
+"""Keys that matter of a ``TransformerConfig`` as `vars` gives it, and the vocabulary."""
 
 
 @pytest.fixture
@@ -143,6 +165,9 @@ def test_tokens_are_spread_over_replicas(peakcast):
         (("--model", "gone.yaml", "--tokens", 5), "cannot read gone.yaml"),
         (("--model", "tiny", "--requests", "gone.json"), "cannot read the requests"),
         (("--model", "tiny", "--tokens", 5, "--recompute", "all"), "Step.recompute"),
+        ((*TINY, "--recompute", "block"), "--recompute block needs --recompute-layers"),
+        ((*TINY, "--recompute", "none"), "megatron-te (1 parts unpriced)"),
+        (("--model", "tiny_gdn", "--cp", 3, "--tokens", 99), "key heads of the Gated DeltaNet"),
     ],
 )
 def test_bad_input_exits_with_two_and_says_what(peakcast, options, says):
@@ -178,6 +203,57 @@ def test_a_configuration_of_hugging_face_is_a_model(peakcast, tmp_path):
     )
     plan = json.loads(peakcast("plan", "--model", "config.json", "--tokens", 512, "--json").stdout)
     assert plan["parameters"]["total"] == 30_532_122_624
+
+
+def test_a_configuration_of_megatron_is_a_model(peakcast, tmp_path):
+    """Reference: the same model in Peakcast's own fields, conf/model/tiny.yaml."""
+    (tmp_path / "transformer.json").write_text(json.dumps(TRANSFORMER_CONFIG))
+    options = ("--tokens", 4096, "--json")
+    theirs, ours = (
+        json.loads(peakcast("plan", "--model", name, *options).stdout)
+        for name in ("transformer.json", "tiny")
+    )
+    for name in ("terms", "expected_bytes", "bound_bytes", "peak_bytes"):
+        assert theirs[name] == ours[name]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("selective", None, None), "needs --recompute-modules, of core_attn, layernorm"),
+        (("selective", "", None), "needs --recompute-modules"),
+        (("full", "mlp", None), "mlp goes with --recompute selective; got --recompute full"),
+        (("none", None, 2), "2 goes with --recompute block or full; got --recompute none"),
+        (("selective", "mlp", 2), "2 goes with --recompute block or full"),
+        (("block", None, None), "needs --recompute-layers"),
+        (("selective", "mlp,gelu", None), "got 'gelu'"),
+        (("all", None, None), "must be one of full, selective, block, none"),
+    ],
+)
+def test_recompute_that_does_not_go_together_says_what_would(options, says):
+    """Reference: Megatron's arguments; each message holds the option to give instead."""
+    with pytest.raises(ConfigError) as error:
+        Step(**recomputed(*options))
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "step"),
+    [
+        (("selective", "--recompute-modules", "core_attn,mlp"),
+         Step(recompute="selective", recompute_modules=("core_attn", "mlp"))),
+        (("block", "--recompute-layers", 2), Step(recompute="block", recompute_layers=2)),
+        (("full", "--recompute-layers", 2), Step(recompute_layers=2)),
+    ],
+)  # fmt: skip
+def test_recompute_is_told_in_megatrons_words(peakcast, options, step):
+    """Reference: the price that the same step has in Python."""
+    table = ("--coefficients", "megatron-te", "--json")
+    plan = json.loads(peakcast("plan", *TINY, "--recompute", *options, *table).stdout)
+    pricer = compile_pricer(named_model("tiny"), Topology(), step, coefficients="megatron-te")
+    price = pricer.price(Batch(tokens=4096))
+    assert plan["expected_bytes"] == price.expected_bytes > 0
+    assert {line["name"] for line in plan["terms"]} == {line.term for line in price.lines}
 
 
 def test_the_page_stands_alone(peakcast, tmp_path):

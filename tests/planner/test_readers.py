@@ -198,6 +198,53 @@ def test_megatron_patterns_are_never_run(text):
         Model.from_megatron({**MEGATRON, "moe_layer_freq": text if text != "2" else 0})
 
 
+def test_a_configuration_is_told_by_its_keys():
+    """Reference: the two readers; every golden file, and Megatron's keys with and without enum."""
+    for file in FILES:
+        assert Model.from_file(file) == Model.from_hf(file)
+    kind = {"model_type": "ModelType.encoder_or_decoder"}
+    assert Model.from_file(MEGATRON) == Model.from_megatron(MEGATRON)
+    assert Model.from_file({**MEGATRON, **kind}) == Model.from_megatron(MEGATRON)
+    named_like_megatron = {  # a family of Hugging Face: its own model_type tells
+        "model_type": "chatglm",
+        "num_layers": 2,
+        "hidden_size": 64,
+        "ffn_hidden_size": 128,
+        "num_attention_heads": 4,
+        "kv_channels": 16,
+        "padded_vocab_size": 100,
+        "vocab_size": 100,
+    }
+    with_hf = Model.from_file(named_like_megatron)
+    assert any("chatglm" in said for said in with_hf.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"hidden": 256, "num_experts": 4}, ["num_layers is missing", "hidden, num_experts"]),
+        ({"num_layers": 4, "hidden_size": 8, "num_attention_heads": 2}, ["none is here"]),
+        ({key: value for key, value in MEGATRON.items() if key != "hidden_size"},
+         ["hidden_size is missing", "num_moe_experts is here"]),
+        ({}, ["it has no key"]),
+    ],
+)  # fmt: skip
+def test_what_is_neither_is_said_with_its_keys(config, named):
+    """Reference: house rule; nothing is read by a guess."""
+    with pytest.raises(ConfigError, match=r"neither a Hugging Face .* nor a Megatron") as error:
+        Model.from_file(config)
+    for words in named:
+        assert words in str(error.value)
+
+
+def test_a_megatron_file_is_named_in_its_errors(tmp_path):
+    """Reference: house rule; the vocabulary is what a TransformerConfig does not hold."""
+    path = tmp_path / "transformer.json"
+    path.write_text(json.dumps({**MEGATRON, "vocab_size": None}))
+    with pytest.raises(ConfigError, match=r"transformer\.json lacks padded_vocab_size"):
+        Model.from_file(path)
+
+
 def read_or_say_why(read, config):
     """Read a configuration; any exception but ConfigError fails the test."""
     try:
