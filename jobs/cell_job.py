@@ -14,9 +14,10 @@ from submitit.core.utils import pickle_load
 
 from jobs.completion import rank_is_complete, rank_records, record_failure
 from jobs.logs import log_path
+from jobs.private import require_own
 from jobs.record import RankRecord
 from jobs.spec import CellSpec
-from jobs.supervise import Driver, RankExit, supervise
+from jobs.supervise import Driver, RankExit, Work, supervise
 
 GRACE_S = 5.0  # for the others to record their own end once one rank has failed
 SUBMITIT_MARGIN_MIN = 2  # submitit's own time-out lies behind ours, and acts if we are gone
@@ -72,15 +73,9 @@ class CellJob:
             timeout_min=math.ceil(timeout_min) + SUBMITIT_MARGIN_MIN,
         )
         with _ctrl_c_is_ours():
-            handle = executor.submit(
-                supervise,
-                entry,
-                spec_path.absolute(),
-                out.absolute(),
-                attempt,
-                f"file://{folder / 'rendezvous'}",
-                Driver.here(),
-            )
+            rendezvous = f"file://{folder / 'rendezvous'}"
+            work = Work(entry, spec_path.absolute(), out.absolute(), attempt, rendezvous)
+            handle = executor.submit(supervise, work, Driver.here())
         return cls(
             spec=spec,
             out=out,
@@ -152,8 +147,8 @@ class CellJob:
             if culprit is None:
                 outcome, text = "timeout", cause
             elif rank in self.bad:
-                starved = rank in self.exits and self.exits[rank].out_of_memory
-                outcome, text = ("oom-host" if starved else "error"), self._end_of(rank)
+                exited = self.exits.get(rank)
+                outcome, text = exited.outcome if exited else "error", self._end_of(rank)
             text = f"{text}; log: {self.log_path(rank)}"
             record_failure(self.spec, self.out, self.attempt, rank, outcome, text)
         return f"{cause}; log: {self.log_path(self.ranks[0] if culprit is None else culprit)}"
@@ -201,5 +196,6 @@ def _ctrl_c_is_ours() -> Iterator[None]:
 
 def _read_exit(result: Path) -> RankExit:
     """Read one task's result file: `submitit.Job.result` would wait for the whole job first."""
+    require_own(result.parent)
     kind, value = pickle_load(result)
     return value if kind == "success" else RankExit(1, str(value))

@@ -5,6 +5,7 @@ refusal also ends a rank, since what does not fit does not fit the next time eit
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from jobs.record import RankRecord, read_records, record_path, write_records
 from jobs.spec import CellSpec
 
 GOOD = ("ok", "refused")
+JOB_NAME = re.compile(r"(?P<key>[0-9a-f]{16})\.a(?P<attempt>\d+)")
 RECORD_NAME = re.compile(r"(?P<key>[0-9a-f]{16})\.a(?P<attempt>\d+)\.r(?P<rank>\d+)\.jsonl")
 
 
@@ -22,6 +24,16 @@ def attempts(out: Path, key: str) -> list[int]:
         if name := RECORD_NAME.fullmatch(path.name):
             numbers.add(int(name["attempt"]))
     return sorted(numbers)
+
+
+def every_attempt(out: Path) -> dict[str, list[int]]:
+    """Return `attempts` of every cell under ``out``, by key, from one look at its folders."""
+    numbers: dict[str, set[int]] = defaultdict(set)
+    for folder, name_of in (("jobs", JOB_NAME), ("records", RECORD_NAME)):
+        for path in (out / folder).glob("*.a[0-9]*"):
+            if name := name_of.fullmatch(path.name):
+                numbers[name["key"]].add(int(name["attempt"]))
+    return {key: sorted(found) for key, found in numbers.items()}
 
 
 def rank_is_complete(spec: CellSpec, records: Sequence[RankRecord]) -> bool:
@@ -54,15 +66,27 @@ def is_recorded(spec: CellSpec, out: Path) -> bool:
 
 
 def record_failure(
-    spec: CellSpec, out: Path, attempt: int, rank: int, outcome: str, error: str
+    spec: CellSpec,
+    out: Path,
+    attempt: int,
+    rank: int,
+    outcome: str,
+    error: str,
+    *,
+    overrule: bool = False,
 ) -> None:
     """Add ``error`` to what ``rank`` recorded, as the record of the first call it did not finish.
 
-    A rank that is complete, or that recorded its own failure, is left as it is.
+    A rank that is complete is left as it is, and one that recorded its own failure as well, unless
+    that is to be overruled: a rank whose peers are taken away says no more than that.
     """
     records = rank_records(out, spec, attempt, rank)
-    if rank_is_complete(spec, records) or any(r.outcome not in GOOD for r in records):
+    own = [r.error for r in records if r.outcome not in GOOD]
+    if rank_is_complete(spec, records) or (own and not overrule):
         return
+    if own:
+        records = [r for r in records if r.outcome in GOOD]
+        error = f"{error}; its own words: {own[-1]}"
     done = {r.call for r in records}
     call = next(call for call in spec.calls.recorded if call not in done)
     records.append(

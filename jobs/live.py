@@ -116,6 +116,10 @@ class LiveLoop:
                 self.profiles.learn(self.pricer, self.profile)
         return self.record.of(index, "ok", planned=planned, observed=observed, loss=loss)
 
+    def agree_on_first(self, mine: int) -> int:
+        """Return the first call that some rank has left to do, this one's being ``mine``."""
+        return min(row[0] for row in self._exchange([mine]))
+
     def _report(self, decision: Decision) -> PlanReport:
         """Return the decision with its inputs, for `peakcast replay`."""
         allow = self.spec.meter.allow_unpriced

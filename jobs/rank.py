@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.record import RankRecord, record_path, write_records
+from jobs.resume import Resumed
 from jobs.routing_file import routing_of
 from jobs.spec import CellSpec
 from planner.errors import ConfigError
@@ -36,14 +37,15 @@ def main(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
     spec = CellSpec.read(spec_path)
     rank, world = _place(spec)
     path = record_path(out, spec.key, attempt, rank)
-    done: list[RankRecord] = []
+    resumed = Resumed.of(spec, out, attempt, rank)
+    done = dict(resumed.done)
 
     def keep(record: RankRecord) -> None:
         if record.call in spec.calls.recorded or record.outcome != "ok":
-            done.append(record)
-            write_records(path, done)
+            done[record.call] = record
+            write_records(path, [done[call] for call in sorted(done)])
 
-    _run(spec, rank, world, attempt, rendezvous, keep)
+    _run(spec, rank, world, attempt, rendezvous, resumed, keep)
 
 
 def _place(spec: CellSpec) -> tuple[int, int]:
@@ -66,26 +68,32 @@ def _run(
     world: int,
     attempt: int,
     rendezvous: str,
+    resumed: Resumed,
     keep: Callable[[RankRecord], None],
 ) -> None:
     """Set up, run every call, and turn an error into a record before it goes on."""
     from jobs.live import RecordBase
 
-    base = RecordBase(spec, attempt, rank, environment())
-    call = 0
+    base = RecordBase(spec, attempt, rank, environment() | {"resumed": resumed.times})
+    call = resumed.first
     try:
         pricer = pricer_of(spec)  # before the ranks meet: bad input is one clear error
         kind = _FakeRank if spec.backend == "fake" else _Ranks
         with kind(spec, rank, world, rendezvous) as ranks:
             loop = ranks.loop(pricer, base)
-            for call in range(spec.calls.warmup + spec.calls.measured):
+            call = loop.agree_on_first(resumed.first) if resumed.times else 0
+            again, left = resumed.calls(spec, call)
+            for earlier in again:
+                loop.call(earlier)
+            for call in left:
                 record = loop.call(call)
                 keep(record)
                 if record.outcome == "refused":
                     break  # what does not fit will not fit the next time
     except BaseException as error:
         outcome = "oom-host" if isinstance(error, MemoryError) else "error"
-        keep(base.of(call, outcome, error=f"{type(error).__name__}: {error}"))
+        if call < spec.calls.recorded.stop and call not in resumed.done:  # what stands, stands
+            keep(base.of(call, outcome, error=f"{type(error).__name__}: {error}"))
         raise
 
 

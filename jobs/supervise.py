@@ -2,8 +2,9 @@
 
 The child keeps a rank's death apart from the process that reports it: however the rank goes
 (``SIGKILL``, ``os._exit``, an exception), its exit code and last words come back. No process
-outlives its parent: the kernel kills a rank with its supervisor and a supervisor with submitit's
-controller, and the supervisor ends both when the driver of the sweep is gone.
+outlives its parent: the kernel kills a rank with its supervisor. On one machine it also kills a
+supervisor with submitit's controller, and the supervisor ends both when the driver of the sweep is
+gone; on a cluster that is Slurm's part.
 """
 
 import ctypes
@@ -13,6 +14,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,6 +22,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from jobs.logs import log_path, write_log
+from jobs.outcome import of_exit
 from jobs.spec import CellSpec
 
 POLL_S = 0.2
@@ -67,6 +70,11 @@ class RankExit:
     error: str | None = None
     out_of_memory: bool = False
 
+    @property
+    def outcome(self) -> str:
+        """What a record says of a rank that failed like this."""
+        return of_exit(self.code, self.error, killed_for_memory=self.out_of_memory)
+
     def __str__(self) -> str:
         if self.error:
             return f"raised {self.error.strip().splitlines()[-1]}"
@@ -76,26 +84,57 @@ class RankExit:
         return f"exited with code {self.code}" if self.code else "ended without its records"
 
 
-def supervise(
-    entry: str, spec_path: Path, out: Path, attempt: int, rendezvous: str, driver: Driver
-) -> RankExit:
-    """Run ``entry`` (``module:function``) as one rank and report how it ended.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every rank of an attempt runs.
 
-    The function is called as ``f(spec_path, out, attempt, rendezvous=url)``, rank and world size
-    in its environment as torchrun sets them. Raises whatever starting a process raises.
+    Parameters
+    ----------
+    entry
+        ``module:function``; called as ``f(spec_path, out, attempt, rendezvous=url)``, rank and
+        world size in its environment as torchrun sets them.
+    """
+
+    entry: str
+    spec_path: Path
+    out: Path
+    attempt: int
+    rendezvous: str
+
+
+def supervise(work: Work, driver: Driver) -> RankExit:
+    """Run ``work`` as the rank that submitit's local task is, and report how it ended.
+
+    Raises whatever starting a process raises.
     """
     die_with_parent(expected=int(os.environ["SUBMITIT_LOCAL_JOB_ID"]))
+    place = {
+        "RANK": os.environ["SUBMITIT_LOCAL_GLOBALID"],
+        "LOCAL_RANK": os.environ["SUBMITIT_LOCAL_LOCALID"],
+        "WORLD_SIZE": os.environ["SUBMITIT_LOCAL_NTASKS"],
+    }
+    return watch(work, place, lambda: not driver.is_alive())
+
+
+def watch(work: Work, place: Mapping[str, str], is_doomed: Callable[[], bool]) -> RankExit:
+    """Run ``work`` as one rank in a child process, to its end.
+
+    Parameters
+    ----------
+    place
+        The rank's place: torchrun's variables, and whatever else its environment is to say.
+    is_doomed
+        Asked again and again; once true, the rank is killed.
+    """
     kills_before = _kernel_memory_kills()
     context = multiprocessing.get_context("fork")  # keeps the path and the environment as they are
     receiver, sender = context.Pipe(duplex=False)
-    rank = context.Process(
-        target=_run_rank, args=(entry, spec_path, out, attempt, rendezvous, os.getpid(), sender)
-    )
+    rank = context.Process(target=_run_rank, args=(work, place, os.getpid(), sender))
     rank.start()
     sender.close()
     while rank.exitcode is None:
         rank.join(POLL_S)
-        if not driver.is_alive():
+        if is_doomed():
             rank.kill()
     error, starved = _last_words(receiver)
     killed = rank.exitcode == -signal.SIGKILL and _kernel_memory_kills() > kills_before
@@ -109,31 +148,20 @@ def die_with_parent(expected: int) -> None:
         sys.exit(f"the parent process {expected} is gone")
 
 
-def _run_rank(
-    entry: str,
-    spec_path: Path,
-    out: Path,
-    attempt: int,
-    rendezvous: str,
-    supervisor: int,
-    sender: Connection,
-) -> None:
-    """Be the rank: default signals, torchrun's variables, its log, then the entry point."""
+def _run_rank(work: Work, place: Mapping[str, str], supervisor: int, sender: Connection) -> None:
+    """Be the rank: its own signals, torchrun's variables, its log, then the entry point."""
     die_with_parent(expected=supervisor)
-    for signum in (signal.SIGTERM, signal.SIGCONT, signal.SIGUSR2):  # submitit's are its own
+    for signum in (signal.SIGTERM, signal.SIGCONT):  # submitit's handlers are its own
         signal.signal(signum, signal.SIG_DFL)
-    for ours, theirs in (
-        ("RANK", "SUBMITIT_LOCAL_GLOBALID"),
-        ("LOCAL_RANK", "SUBMITIT_LOCAL_LOCALID"),
-        ("WORLD_SIZE", "SUBMITIT_LOCAL_NTASKS"),
-    ):
-        os.environ[ours] = os.environ[theirs]
-    module, _, function = entry.partition(":")
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # meant for the supervisor, sent to all
+    os.environ.update(place)
+    module, _, function = work.entry.partition(":")
     try:
-        spec = CellSpec.read(spec_path)
-        write_log(log_path(out, spec.key, attempt, spec.ranks[int(os.environ["RANK"])]))
+        spec = CellSpec.read(work.spec_path)
+        rank = spec.ranks[int(place["RANK"])]
+        write_log(log_path(work.out, spec.key, work.attempt, rank))
         run = getattr(importlib.import_module(module), function)
-        run(spec_path, out, attempt, rendezvous=rendezvous)
+        run(work.spec_path, work.out, work.attempt, rendezvous=work.rendezvous)
     except Exception as error:
         words = traceback.format_exc()[-WORDS_AT_MOST:]
         sender.send((words, isinstance(error, MemoryError)))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from jobs.launch import Limits
+from jobs.launch import Limits, SlurmLimits
 from jobs.spec import Calls, CellSpec, Meter, Weights, Workload, build
 from pipeline.checkpoints import made_for
 from planner.errors import ConfigError, require_choice
@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 OURS = "(the project's own)"
 """Stands for a folder in the cache until the weights that name it are known to be valid."""
+
+LAUNCHERS: dict[str, type[Limits]] = {"local": Limits, "slurm": SlurmLimits}
 
 KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 
@@ -57,12 +59,16 @@ class Tracker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What all cells of a sweep share and no result depends on."""
+    """What all cells of a sweep share and no result depends on.
+
+    ``collect``: start nothing, gather what earlier sweeps have left on a cluster.
+    """
 
     study: Study
     out: str
     launcher: Limits
     tracker: Tracker
+    collect: bool
 
     @property
     def folder(self) -> Path:
@@ -93,7 +99,23 @@ def settings_of(config: DictConfig) -> Settings:
     ConfigError
         For an unknown key or a value of the wrong type, naming both and what would do.
     """
-    return _convert(Settings, _of_fields(Settings, _plain(config)), "")
+    values = _of_fields(Settings, _plain(config))
+    if "launcher" in values:
+        values["launcher"] = _launcher_of(values["launcher"])
+    return _convert(Settings, values, "")
+
+
+def _launcher_of(values: Any) -> Any:
+    """Make the launcher that ``launcher.cluster`` names; its other keys are that one's fields."""
+    if not isinstance(values, Mapping):
+        return values
+    cluster = values.get("cluster", "local")
+    if cluster not in LAUNCHERS:
+        raise ConfigError(
+            f"launcher.cluster must be one of {', '.join(LAUNCHERS)}; got {cluster!r}"
+        )
+    given = {name: value for name, value in values.items() if name != "cluster"}
+    return _convert(LAUNCHERS[cluster], given, "launcher")
 
 
 def cell_of(config: DictConfig) -> CellSpec:
@@ -185,6 +207,8 @@ def _typed(annotation: Any, value: Any, where: str) -> Any:
         Naming the key, the value and the type that it should have.
     """
     if isinstance(annotation, type) and is_dataclass(annotation):
+        if isinstance(value, annotation):
+            return value
         return _convert(annotation, value, where)
     options = get_args(annotation)
     if NoneType in options:

@@ -7,6 +7,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from jobs.launch import Event
 
+STYLES = {
+    "failed": "red",
+    "absent": "red",
+    "retried": "yellow",
+    "resumed": "yellow",
+    "refused": "yellow",
+    "left": "yellow",
+}
 PLAIN_WIDTH = 160  # of what is not a terminal: nothing is folded
 
 
@@ -53,17 +61,19 @@ class Narrator:
     def tell(self, event: Event, detail: str) -> None:
         """Tell of one event; ``detail`` follows its name and time."""
         spec, kind = event.spec, event.kind
-        if kind == "started":
+        if kind in ("started", "queued"):
             self.running[spec.key] = spec.label
             again = f", attempt {event.attempt + 1}" if event.attempt else ""
-            self.say(f"start    {spec.label} ({len(spec.ranks)} ranks{again})", "dim")
+            where = f": {detail}" if detail else ""
+            word = {"started": "start"}.get(kind, kind)
+            self.say(f"{word:<8} {spec.label} ({len(spec.ranks)} ranks{again}){where}", "dim")
         else:
             self.running.pop(spec.key, None)
-            self.done += kind != "retried"
-            style = {"failed": "red", "retried": "yellow", "refused": "yellow"}.get(kind, "")
+            goes_on = kind in ("retried", "resumed")
+            self.done += not goes_on
             took = f"{event.seconds:.1f} s" if kind != "skipped" else "recorded already"
-            count = f"[{self.done}/{self.total}] " if kind != "retried" else ""
-            self.say(f"{kind:<8} {count}{spec.label}, {took}: {detail}", style)
+            count = "" if goes_on else f"[{self.done}/{self.total}] "
+            self.say(f"{kind:<8} {count}{spec.label}, {took}: {detail}", STYLES.get(kind, ""))
         self.bar.update(
             self.task, completed=self.done, description=" · ".join(self.running.values())
         )

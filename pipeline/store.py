@@ -82,11 +82,11 @@ class Store:
         return Store(out=self.out, cells=chosen, faults=self.faults)
 
 
-def read_store(out: Path) -> Store:
-    """Read every record under ``out``."""
+def read_store(out: Path, paths: Iterable[Path] | None = None) -> Store:
+    """Read every record under ``out``, or those in some files of its alone."""
     faults: list[str] = []
     attempts: dict[str, dict[int, list[RankRecord]]] = defaultdict(lambda: defaultdict(list))
-    for path in sorted((out / "records").glob("*.jsonl")):
+    for path in sorted((out / "records").glob("*.jsonl") if paths is None else paths):
         name = RECORD_NAME.fullmatch(path.name)
         if name is None:
             faults.append(f"{path.name}: no record file is named like this; it was left out")

@@ -1,6 +1,7 @@
 """A sweep, from configurations to a report: convert, prepare, launch, track, show."""
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import IO
@@ -8,13 +9,14 @@ from typing import IO
 from omegaconf import DictConfig
 
 from jobs.launch import Event, launch, require_room
+from jobs.record import record_path
 from jobs.spec import CellSpec
 from pipeline.checkpoints import prepare, routing_of
 from pipeline.config import Settings, cell_of, settings_of
 from pipeline.folder import claim
 from pipeline.progress import Narrator, make_console
 from pipeline.report.table import print_outcomes, print_table
-from pipeline.store import Store, read_store, rows, untracked
+from pipeline.store import Row, Store, read_store, rows, untracked
 from pipeline.summary import one_line, worst_percent
 from planner import compile_pricer
 from planner.errors import ConfigError
@@ -84,9 +86,10 @@ class Sweep:
                 settings.folder,
                 settings.launcher,
                 lambda event: narrator.tell(event, self._detail(event)),
+                collect=settings.collect,
             )
         self.ended |= {event.spec.key: event for event in events}
-        return [self._merit(cell) for cell in cells]
+        return self._merits(events)
 
     def close(self) -> int:
         """Track, report and show what was run; return the exit code."""
@@ -95,7 +98,8 @@ class Sweep:
         out = self.settings.folder
         store = read_store(out)
         chosen = store.only(self.ended)
-        ran = [event for event in self.ended.values() if event.kind != "skipped"]
+        left = [event for event in self.ended.values() if event.kind == "left"]
+        ran = [event for event in self.ended.values() if event.kind not in ("skipped", "left")]
         print_table(self.console, chosen)
         print_outcomes(self.console, chosen)
         page = out / "report.html"
@@ -107,31 +111,44 @@ class Sweep:
         self._say(f"records  {out / 'records'}")
         self._say(f"report   {page}")
         seconds = time.monotonic() - self.started
+        if left:
+            self._say(
+                f"{len(left)} of {len(self.ended)} cells are on the cluster; the same command with "
+                "collect=true gathers them"
+            )
         if ran:
             self._say(f"{len(ran)} of {len(self.ended)} cells run in {seconds:.0f} s")
-        else:
+        elif not left:
             self._say(
                 f"nothing to do: all {len(self.ended)} cells are recorded ({seconds:.1f} s); "
                 "remove a record, or change the cell, to run it again"
             )
-        return 1 if any(event.kind == "failed" for event in ran) else 0
+        return 1 if any(event.kind in ("failed", "absent") for event in ran) else 0
 
     def _settings(self) -> Settings:
         assert self.settings is not None, "open comes first"
         return self.settings
 
     def _detail(self, event: Event) -> str:
-        if event.kind in ("failed", "retried"):
+        if event.kind not in ("skipped", "ok", "refused"):
             return event.why
-        if event.kind == "started":
-            return ""
-        return one_line(self._rows(event.spec))
+        return one_line(rows(self._recorded([event])))
 
-    def _merit(self, cell: CellSpec) -> float:
-        return worst_percent(self._rows(cell))
+    def _merits(self, events: Sequence[Event]) -> list[float]:
+        by_key: dict[str, list[Row]] = defaultdict(list)
+        for row in rows(self._recorded(events)):
+            by_key[row["key"]].append(row)
+        return [worst_percent(by_key[event.spec.key]) for event in events]
 
-    def _rows(self, cell: CellSpec) -> list[dict[str, object]]:
-        return rows(read_store(self._settings().folder).only([cell.key]))
+    def _recorded(self, events: Sequence[Event]) -> Store:
+        """Read the records of these cells alone: a sweep may have thousands of others."""
+        out = self._settings().folder
+        paths = {
+            record_path(out, event.spec.key, event.attempt, rank)
+            for event in events
+            for rank in event.spec.ranks
+        }
+        return read_store(out, [path for path in paths if path.exists()])
 
     def _track(self, store: Store) -> None:
         """Write the W&B runs that are missing; a failing tracker is told of and costs nothing."""
