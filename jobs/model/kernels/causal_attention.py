@@ -3,8 +3,33 @@
 import torch
 from torch import Tensor
 
-_forward_part = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_backward_part = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+aten = torch.ops.aten
+
+
+def _forward_part(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Run torch's flash attention; return output and log-sum-exp (1, heads, T)."""
+    if q.device.type == "cpu":
+        return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
+    return aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=scale)[:2]
+
+
+def _backward_part(
+    fixed: tuple[Tensor, ...], k: Tensor, v: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k and v; ``fixed`` are gradient, q, output and log-sum-exp."""
+    grad, q, out, log_sum = fixed
+    if q.device.type == "cpu":
+        return aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad, q, k, v, out, log_sum, 0.0, causal, scale=scale
+        )
+    unread = torch.zeros(2, dtype=torch.int64, device=q.device)  # random state of a dropout
+    return aten._scaled_dot_product_flash_attention_backward(
+        *(grad, q, k, v, out, log_sum, None, None, q.shape[2], k.shape[2], 0.0, causal),
+        *(unread[0], unread[1]),
+        scale=scale,
+    )
 
 
 def _request_rows(lengths: list[int], degree: int) -> list[tuple[int, int]]:
@@ -20,14 +45,15 @@ def _request_rows(lengths: list[int], degree: int) -> list[tuple[int, int]]:
     return rows
 
 
-def _global_order(lengths: list[int], degree: int) -> list[Tensor]:
+def _global_order(lengths: list[int], degree: int, device: torch.device) -> list[Tensor]:
     """For each request, the rows of the gathered keys in order of position."""
     if degree == 1:
-        return [torch.arange(a, a + n) for a, n in _request_rows(lengths, 1)]
+        return [torch.arange(a, a + n, device=device) for a, n in _request_rows(lengths, 1)]
     local = sum(lengths) // degree
     orders = []
     for start, chunk in _request_rows(lengths, degree):
-        early = [torch.arange(chunk) + rank * local + start for rank in range(degree)]
+        within = torch.arange(chunk, device=device)
+        early = [within + rank * local + start for rank in range(degree)]
         late = [rows + chunk for rows in reversed(early)]
         orders.append(torch.cat(early + late))
     return orders
@@ -89,8 +115,8 @@ def causal_attention(
     tokens, _, heads, channels = query.shape
     out = query.new_empty(tokens, 1, heads, channels)
     log_sum = query.new_empty(heads, tokens, dtype=torch.float32)
-    spans = zip(_request_rows(lengths, degree), _global_order(lengths, degree), strict=True)
-    for (start, chunk), order in spans:
+    orders = _global_order(lengths, degree, query.device)
+    for (start, chunk), order in zip(_request_rows(lengths, degree), orders, strict=True):
         k, v = (_heads_first(x.index_select(0, order)) for x in (key, value))
         for rows, position in _chunks(start, chunk, degree, rank):
             end = position + chunk
@@ -102,10 +128,10 @@ def causal_attention(
 
 def _attend_chunk(q, k, v, position, end, scale):
     diagonal = (k[:, :, position:end], v[:, :, position:end])
-    out, log_sum = _forward_part(q, *diagonal, 0.0, True, scale=scale)
+    out, log_sum = _forward_part(q, *diagonal, True, scale)
     if position:
         prefix = (k[:, :, :position], v[:, :, :position])
-        before, before_sum = _forward_part(q, *prefix, 0.0, False, scale=scale)
+        before, before_sum = _forward_part(q, *prefix, False, scale)
         total = torch.logaddexp(log_sum, before_sum)
         share = (log_sum - total).exp().unsqueeze(-1)
         out = (out.float() * share + before.float() * (1 - share)).to(q.dtype)
@@ -136,33 +162,29 @@ def causal_attention_backward(
     """Return the gradients of query, key and value; keys and values of all ranks' rows."""
     tokens, _, heads, channels = query.shape
     grad, out = (x.view(tokens, 1, heads, channels) for x in (grad, out))
-    grads = [torch.zeros(x.shape, dtype=torch.float32) for x in (query, key, value)]
-    spans = zip(_request_rows(lengths, degree), _global_order(lengths, degree), strict=True)
-    for (start, chunk), order in spans:
+    grads = [x.new_empty(x.shape) for x in (query, key, value)]
+    orders = _global_order(lengths, degree, query.device)
+    for (start, chunk), order in zip(_request_rows(lengths, degree), orders, strict=True):
         k, v = (_heads_first(x.index_select(0, order)) for x in (key, value))
+        # Of one request: sums over this rank's chunks, in fp32.
+        totals = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k, v)]
         for rows, position in _chunks(start, chunk, degree, rank):
-            fixed = [_heads_first(x[rows]) for x in (grad, query, out)]
+            fixed = *(_heads_first(x[rows]) for x in (grad, query, out)), log_sum[:, rows][None]
+            grad_q = 0.0
             for columns, causal in (
                 (slice(position, position + chunk), True),
                 (slice(0, position), False),
             ):
                 if columns.start == columns.stop:
                     continue
-                parts = _backward_part(
-                    fixed[0],
-                    fixed[1],
-                    k[:, :, columns],
-                    v[:, :, columns],
-                    fixed[2],
-                    log_sum[:, rows].unsqueeze(0),
-                    0.0,
-                    causal,
-                    scale=scale,
-                )
-                grads[0][rows] += parts[0].permute(2, 0, 1, 3)
-                grads[1].index_add_(0, order[columns], parts[1].permute(2, 0, 1, 3).float())
-                grads[2].index_add_(0, order[columns], parts[2].permute(2, 0, 1, 3).float())
-    return grads[0].to(query.dtype), grads[1].to(key.dtype), grads[2].to(value.dtype)
+                parts = _backward_part(fixed, k[:, :, columns], v[:, :, columns], causal, scale)
+                grad_q = grad_q + parts[0].float()
+                for total, part in zip(totals, parts[1:], strict=True):
+                    total[:, :, columns] += part
+            grads[0][rows] = grad_q.to(query.dtype).permute(2, 0, 1, 3)
+        for whole, total in zip(grads[1:], totals, strict=True):
+            whole.index_copy_(0, order, total.to(whole.dtype).permute(2, 0, 1, 3))
+    return grads[0], grads[1], grads[2]
 
 
 @causal_attention_backward.register_fake

@@ -1,19 +1,42 @@
 """Depthwise causal convolution and SiLU over packed requests, as one operator."""
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
+from jobs.model.kernels.row_blocks import row_blocks
 
-def _positions(lengths: list[int]) -> Tensor:
-    parts = [torch.arange(length) for length in lengths]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+
+def _positions(lengths: list[int], device: torch.device) -> Tensor:
+    parts = [torch.arange(length, device=device) for length in lengths]
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64, device=device)
 
 
 def _earlier(x: Tensor, steps: int, positions: Tensor) -> Tensor:
     """Each row's row so many positions earlier in its request, zeros before its start."""
-    rows = torch.arange(x.shape[0]) - steps
+    rows = torch.arange(x.shape[0], device=x.device) - steps
     return x[rows] * (positions >= steps).unsqueeze(-1) if steps else x
+
+
+class _Block(NamedTuple):
+    """Rows at hand with the ``reach`` rows before and behind them that they depend on."""
+
+    rows: slice
+    around: slice
+
+    @property
+    def inner(self) -> slice:
+        """The rows at hand, counted from where ``around`` begins."""
+        return slice(self.rows.start - self.around.start, self.rows.stop - self.around.start)
+
+
+def _blocks(rows: int, channels: int, reach: int) -> Iterator[_Block]:
+    for block in row_blocks(rows, channels):
+        around = slice(max(0, block.start - reach), min(rows, block.stop + reach))
+        yield _Block(block, around)
 
 
 def _convolve(x: Tensor, weight: Tensor, positions: Tensor) -> Tensor:
@@ -41,7 +64,11 @@ def causal_conv(x: Tensor, weight: Tensor, lengths: list[int]) -> Tensor:
     flash-linear-attention (``fla/modules/convolution.py``) with their SiLU: backward keeps x and
     weight, and makes the convolution again.
     """
-    return silu(_convolve(x.float(), weight.float(), _positions(lengths))).to(x.dtype)
+    positions, taps, out = _positions(lengths, x.device), weight.float(), x.new_empty(x.shape)
+    for block in _blocks(*x.shape, weight.shape[1] - 1):
+        near = slice(block.around.start, block.rows.stop)  # nothing behind is read
+        out[block.rows] = silu(_convolve(x[near].float(), taps, positions[near])[block.inner])
+    return out
 
 
 @causal_conv.register_fake
@@ -54,23 +81,35 @@ def causal_conv_backward(
     grad: Tensor, x: Tensor, weight: Tensor, lengths: list[int]
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of ``x`` and ``weight``; the kernel makes both, wanted or not."""
-    positions, width = _positions(lengths), weight.shape[1]
-    wide, taps = x.float(), weight.float()
-    inner = _convolve(wide, taps, positions)
-    sigmoid = torch.sigmoid(inner)
-    inner_grad = grad.float() * sigmoid * (1 + inner * (1 - sigmoid))
-    grad_x, grad_taps = torch.zeros_like(wide), torch.empty_like(taps)
+    positions, taps = _positions(lengths, x.device), weight.float()
+    grad_x, grad_taps = x.new_empty(x.shape), torch.zeros_like(taps)
+    for block in _blocks(*x.shape, weight.shape[1] - 1):
+        near = block.around
+        parts = _gradients(grad[near].float(), x[near].float(), taps, positions[near], block.inner)
+        grad_x[block.rows] = parts[0]
+        grad_taps += parts[1]
+    return grad_x, grad_taps.to(weight.dtype)
+
+
+def _gradients(
+    grad: Tensor, x: Tensor, taps: Tensor, positions: Tensor, inner: slice
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of the ``inner`` rows of x, and what they add to that of the taps.
+
+    The convolution of the first rows lacks what lies before them: no inner row reads it.
+    """
+    width, count = taps.shape[1], x.shape[0]
+    inside = _convolve(x, taps, positions)
+    sigmoid = torch.sigmoid(inside)
+    inside_grad = grad * sigmoid * (1 + inside * (1 - sigmoid))
+    grad_x, grad_taps = torch.zeros_like(x), torch.empty_like(taps)
     for tap in range(width):
         steps = width - 1 - tap
-        grad_taps[:, tap] = (inner_grad * _earlier(wide, steps, positions)).sum(0)
-        reached = torch.arange(x.shape[0]) + steps
-        inside = reached < x.shape[0]
-        same = torch.zeros(x.shape[0], dtype=torch.bool)
-        same[inside] = positions[reached[inside]] >= steps
-        later = torch.zeros_like(wide)
-        later[same] = inner_grad[reached[same]]
-        grad_x += later * taps[:, tap]
-    return grad_x.to(x.dtype), grad_taps.to(weight.dtype)
+        reached = _earlier(x, steps, positions)[inner]
+        grad_taps[:, tap] = (inside_grad[inner] * reached).sum(0)
+        kept = inside_grad[steps:] * (positions[steps:] >= steps).unsqueeze(-1)
+        grad_x[: max(0, count - steps)] += kept * taps[:, tap]
+    return grad_x[inner], grad_taps
 
 
 @causal_conv_backward.register_fake

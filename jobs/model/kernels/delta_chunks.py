@@ -26,8 +26,8 @@ class Chunks(NamedTuple):
     alive: list[int]
 
     @classmethod
-    def of(cls, lengths: list[int]) -> "Chunks":
-        """Cut requests that lie one after another."""
+    def of(cls, lengths: list[int], device: torch.device) -> "Chunks":
+        """Cut requests that lie one after another, rows counted on ``device``."""
         starts = [0, *accumulate(lengths)]
         longest_first = sorted(range(len(lengths)), key=lambda index: -lengths[index])
         rows, alive = [], []
@@ -35,10 +35,13 @@ class Chunks(NamedTuple):
             here = [index for index in longest_first if lengths[index] > position]
             alive.append(len(here))
             for index in here:
-                chunk = torch.arange(CHUNK) + starts[index] + position
+                chunk = torch.arange(CHUNK, device="cpu") + starts[index] + position
                 chunk[lengths[index] - position :] = starts[-1]
                 rows.append(chunk)
-        return cls(torch.stack(rows) if rows else torch.empty(0, CHUNK, dtype=torch.int64), alive)
+        whole = (
+            torch.stack(rows) if rows else torch.empty(0, CHUNK, dtype=torch.int64, device="cpu")
+        )
+        return cls(whole.to(device), alive)
 
     def gather(self, x: Tensor) -> Tensor:
         """(T, heads, …) to (chunks, heads, 64, …) in fp32, zeros beyond the ends."""
@@ -86,7 +89,7 @@ def inside(k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Inside:
 
 def inverse(mixing: Tensor) -> Tensor:
     """Return (1 + L)⁻¹ for strictly lower L."""
-    eye = torch.eye(CHUNK).expand_as(mixing)
+    eye = torch.eye(CHUNK, device=mixing.device).expand_as(mixing)
     return torch.linalg.solve_triangular(mixing, eye, upper=False, unitriangular=True)
 
 

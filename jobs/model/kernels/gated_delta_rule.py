@@ -1,11 +1,14 @@
 """The gated delta rule over packed requests, as one operator."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from jobs.model.kernels import delta_chunks
 from jobs.model.kernels.delta_chunks import CHUNK, Chunks, count_chunks
 from jobs.model.kernels.delta_gradients import Arguments, gradients
+from jobs.model.kernels.row_blocks import row_blocks
 
 
 @torch.library.custom_op("peakcast::gated_delta_rule", mutates_args=())
@@ -43,8 +46,24 @@ def gated_delta_rule(
     allocator there too, alive until forward returns and made again in backward. Each is in the
     dtype of k, as there; A is kept so, and used so.
     """
-    tokens, chunks = q.shape[0], Chunks.of(lengths)
-    scale = q.shape[-1] ** -0.5
+    chunks = Chunks.of(lengths, q.device)
+    found = _outputs(k, v, g, lengths)
+    for heads in _head_blocks(q, v):
+        parts = _read_and_write(*(x[:, heads] for x in (q, k, v, g, beta)), chunks)
+        for whole, part in zip(found, parts, strict=True):
+            whole[:, heads] = part
+    return found
+
+
+def _head_blocks(q: Tensor, v: Tensor) -> Iterator[slice]:
+    """Yield runs of heads: they do not depend on each other, and scratch is that of a run."""
+    return row_blocks(q.shape[1], q.shape[0] * max(q.shape[2], v.shape[2]))
+
+
+def _read_and_write(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, chunks: Chunks
+) -> Iterator[Tensor]:
+    tokens, scale = q.shape[0], q.shape[-1] ** -0.5
     wide_q, wide_k, wide_v, wide_beta = (chunks.gather(x) for x in (q, k, v, beta))
     summed = chunks.gather(g).cumsum(-1)
     within = delta_chunks.inside(wide_k, wide_v, summed, wide_beta)
@@ -53,19 +72,21 @@ def gated_delta_rule(
     w, u = wide_A @ within.from_keys, wide_A @ within.from_values
     passed = delta_chunks.pass_states(wide_k, summed, w, u, chunks)
     out = delta_chunks.read_out(wide_q * scale, wide_k, summed, within, passed)
-    return (
-        chunks.scatter(out, tokens, q.dtype),
-        chunks.scatter(summed, tokens, torch.float32),
-        chunks.scatter(A, tokens, k.dtype),
-        chunks.scatter(w, tokens, k.dtype),
-        chunks.scatter(u, tokens, v.dtype),
-        passed.states.to(k.dtype),
-        chunks.scatter(passed.written, tokens, v.dtype),
-    )
+    yield chunks.scatter(out, tokens, q.dtype)
+    yield chunks.scatter(summed, tokens, torch.float32)
+    yield chunks.scatter(A, tokens, k.dtype)
+    yield chunks.scatter(w, tokens, k.dtype)
+    yield chunks.scatter(u, tokens, v.dtype)
+    yield passed.states.to(k.dtype)
+    yield chunks.scatter(passed.written, tokens, v.dtype)
 
 
 @gated_delta_rule.register_fake
 def _(q, k, v, g, beta, lengths):  # noqa: ARG001
+    return _outputs(k, v, g, lengths)
+
+
+def _outputs(k, v, g, lengths):
     A = k.new_empty(*k.shape[:2], CHUNK)
     states = _states(k, v, lengths)
     like_k, like_v = (x.new_empty(x.shape) for x in (k, v))
@@ -101,8 +122,26 @@ def gated_delta_rule_backward(
     states and written values again; gradients of the states, of the written values and of w; and
     second parts of those of k, g and v. They are returned unset, for the ledger alone to see.
     """
-    tokens, chunks = q.shape[0], Chunks.of(lengths)
-    scale = q.shape[-1] ** -0.5
+    chunks = Chunks.of(lengths, q.device)
+    found = [x.new_empty(x.shape) for x in (q, k, v, summed, beta)]
+    for heads in _head_blocks(q, v):
+        parts = _differentiate(*(x[:, heads] for x in (grad, q, k, v, summed, beta, A)), chunks)
+        for whole, part in zip(found, parts, strict=True):
+            whole[:, heads] = part
+    return [*found, *_scratch(k, v, summed, lengths)]
+
+
+def _differentiate(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    summed: Tensor,
+    beta: Tensor,
+    A: Tensor,
+    chunks: Chunks,
+) -> Iterator[Tensor]:
+    tokens, scale = q.shape[0], q.shape[-1] ** -0.5
     given = Arguments(*[chunks.gather(x) for x in (q, k, v, summed, beta, A)])
     given = given._replace(
         q=given.q * scale,
@@ -110,15 +149,11 @@ def gated_delta_rule_backward(
         g=torch.cummin(given.g, -1).values,
     )
     grad_q, grad_k, grad_v, grad_g, grad_beta = gradients(chunks.gather(grad), given, chunks)
-    grad_g = grad_g.flip(-1).cumsum(-1).flip(-1)
-    return [
-        chunks.scatter(grad_q * scale, tokens, q.dtype),
-        chunks.scatter(grad_k, tokens, k.dtype),
-        chunks.scatter(grad_v, tokens, v.dtype),
-        chunks.scatter(grad_g, tokens, summed.dtype),
-        chunks.scatter(grad_beta, tokens, beta.dtype),
-        *_scratch(k, v, summed, lengths),
-    ]
+    yield chunks.scatter(grad_q * scale, tokens, q.dtype)
+    yield chunks.scatter(grad_k, tokens, k.dtype)
+    yield chunks.scatter(grad_v, tokens, v.dtype)
+    yield chunks.scatter(grad_g.flip(-1).cumsum(-1).flip(-1), tokens, summed.dtype)
+    yield chunks.scatter(grad_beta, tokens, beta.dtype)
 
 
 def _scratch(k: Tensor, v: Tensor, summed: Tensor, lengths: list[int]) -> list[Tensor]:

@@ -4,7 +4,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
+from jobs.model.kernels.row_blocks import row_blocks
+
 UNIT_EPSILON = 1e-6
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
 
 
 @torch.library.custom_op("peakcast::unit_norm", mutates_args=())
@@ -21,9 +27,14 @@ def unit_norm(x: Tensor) -> tuple[Tensor, Tensor]:
     Stands for flash-linear-attention's ``l2norm`` (``fla/modules/l2norm.py``): backward keeps the
     output and the row statistic, not ``x``.
     """
-    wide = x.float()
-    rstd = torch.rsqrt(wide.square().sum(-1, keepdim=True) + UNIT_EPSILON)
-    return (wide * rstd).to(x.dtype).contiguous(), rstd.squeeze(-1).contiguous()
+    flat, out = _flat(x), x.new_empty(x.shape)
+    rstd = x.new_empty(x.shape[:-1], dtype=torch.float32)
+    for rows in row_blocks(*flat.shape):
+        wide = flat[rows].float()
+        part = torch.rsqrt(wide.square().sum(-1, keepdim=True) + UNIT_EPSILON)
+        _flat(out)[rows] = wide * part
+        rstd.view(-1)[rows] = part.squeeze(-1)
+    return out, rstd
 
 
 @unit_norm.register_fake
@@ -34,9 +45,13 @@ def _(x):
 @torch.library.custom_op("peakcast::unit_norm_backward", mutates_args=())
 def unit_norm_backward(grad: Tensor, out: Tensor, rstd: Tensor) -> Tensor:
     """Return the gradient of ``x``."""
-    grad_wide, wide = grad.float(), out.float()
-    along = (grad_wide * wide).sum(-1, keepdim=True)
-    return ((grad_wide - along * wide) * rstd.unsqueeze(-1)).to(out.dtype).contiguous()
+    grad_x = out.new_empty(out.shape)
+    flat, flat_grad, scale = _flat(out), _flat(grad), rstd.reshape(-1, 1)
+    for rows in row_blocks(*flat.shape):
+        grad_wide, wide = flat_grad[rows].float(), flat[rows].float()
+        along = (grad_wide * wide).sum(-1, keepdim=True)
+        _flat(grad_x)[rows] = (grad_wide - along * wide) * scale[rows]
+    return grad_x
 
 
 @unit_norm_backward.register_fake
@@ -63,10 +78,14 @@ def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> tuple[Ten
     Stands for flash-linear-attention's ``FusedRMSNormGated`` (``fla/modules/fused_norm_gate.py``):
     backward keeps x, gate, weight and the row statistic.
     """
-    wide = x.float()
-    rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    out = wide * rstd * weight.float() * silu(gate.float())
-    return out.to(x.dtype).contiguous(), rstd.squeeze(-1).contiguous()
+    flat, flat_gate, scale = _flat(x), _flat(gate), weight.float()
+    out, rstd = x.new_empty(x.shape), x.new_empty(x.shape[:-1], dtype=torch.float32)
+    for rows in row_blocks(*flat.shape):
+        wide = flat[rows].float()
+        part = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        _flat(out)[rows] = wide * part * scale * silu(flat_gate[rows].float())
+        rstd.view(-1)[rows] = part.squeeze(-1)
+    return out, rstd
 
 
 @gated_norm.register_fake
@@ -79,20 +98,19 @@ def gated_norm_backward(
     grad: Tensor, x: Tensor, gate: Tensor, weight: Tensor, rstd: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of ``x``, ``gate`` and ``weight``; the kernel makes all three."""
-    wide_grad, wide_gate, scale = grad.float(), gate.float(), weight.float()
-    normed = x.float() * rstd.unsqueeze(-1)
-    sigmoid = torch.sigmoid(wide_gate)
-    opened = wide_grad * wide_gate * sigmoid
-    grad_weight = (opened * normed).flatten(0, -2).sum(0)
-    scaled = opened * scale
-    grad_x = scaled - normed * (scaled * normed).mean(-1, keepdim=True)
-    slope = sigmoid * (1 + wide_gate * (1 - sigmoid))
-    grad_gate = wide_grad * normed * scale * slope
-    return (
-        (grad_x * rstd.unsqueeze(-1)).to(x.dtype).contiguous(),
-        grad_gate.to(gate.dtype).contiguous(),
-        grad_weight.to(weight.dtype),
-    )
+    grad_x, grad_gate = x.new_empty(x.shape), gate.new_empty(gate.shape)
+    total, scale = torch.zeros_like(weight, dtype=torch.float32), weight.float()
+    for rows in row_blocks(*_flat(x).shape):
+        wide_grad, wide_gate = _flat(grad)[rows].float(), _flat(gate)[rows].float()
+        part = rstd.reshape(-1, 1)[rows]
+        normed, sigmoid = _flat(x)[rows].float() * part, torch.sigmoid(wide_gate)
+        opened = wide_grad * wide_gate * sigmoid
+        total += (opened * normed).sum(0)
+        opened = opened * scale
+        _flat(grad_x)[rows] = (opened - normed * (opened * normed).mean(-1, keepdim=True)) * part
+        slope = sigmoid * (1 + wide_gate * (1 - sigmoid))
+        _flat(grad_gate)[rows] = wide_grad * normed * scale * slope
+    return grad_x, grad_gate, total.to(weight.dtype)
 
 
 @gated_norm_backward.register_fake

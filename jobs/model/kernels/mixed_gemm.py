@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from jobs.model.kernels.row_blocks import row_blocks
+
 
 @torch.library.custom_op("peakcast::mixed_gemm", mutates_args=())
 def mixed_gemm(a: Tensor, b: Tensor, out_dtype: torch.dtype, layout: str) -> Tensor:
@@ -11,10 +13,16 @@ def mixed_gemm(a: Tensor, b: Tensor, out_dtype: torch.dtype, layout: str) -> Ten
     Stands for Transformer Engine's ``general_gemm``, of which Megatron's router gate uses three
     column-major layouts: ``TN`` is b·aᵀ, ``NN`` b·a, ``NT`` bᵀ·a.
     """
-    a, b = a.to(out_dtype), b.to(out_dtype)
-    if layout == "TN":
-        return b @ a.t()
-    return b @ a if layout == "NN" else b.t() @ a
+    if layout == "NT":
+        out = b.new_zeros(b.shape[1], a.shape[1], dtype=out_dtype)
+        for rows in row_blocks(b.shape[0], a.shape[1]):
+            out.addmm_(b[rows].to(out_dtype).t(), a[rows].to(out_dtype))
+        return out
+    weight = a.to(out_dtype).t() if layout == "TN" else a.to(out_dtype)
+    out = b.new_empty(b.shape[0], weight.shape[1], dtype=out_dtype)
+    for rows in row_blocks(*b.shape):
+        torch.mm(b[rows].to(out_dtype), weight, out=out[rows])
+    return out
 
 
 @mixed_gemm.register_fake

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from jobs.model.kernels.row_blocks import row_blocks
+
 
 @torch.library.custom_op("peakcast::output_gate", mutates_args=())
 def output_gate(x: Tensor, gate: Tensor) -> Tensor:
@@ -11,7 +13,11 @@ def output_gate(x: Tensor, gate: Tensor) -> Tensor:
     Stands for Megatron's compiled ``Attention._apply_output_gate``: backward keeps both arguments
     (Megatron has copied the gate out of the projection's output, as it has the queries).
     """
-    return (x.float() * torch.sigmoid(gate.float())).to(x.dtype).contiguous()
+    out = x.new_empty(x.shape)
+    flat = [t.reshape(-1, t.shape[-1]) for t in (x, gate, out)]
+    for rows in row_blocks(*flat[0].shape):
+        flat[2][rows] = flat[0][rows].float() * torch.sigmoid(flat[1][rows].float())
+    return out
 
 
 @output_gate.register_fake
@@ -22,9 +28,13 @@ def _(x, gate):  # noqa: ARG001
 @torch.library.custom_op("peakcast::output_gate_backward", mutates_args=())
 def output_gate_backward(grad: Tensor, x: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of ``x`` and ``gate``."""
-    wide, sigmoid = grad.float(), torch.sigmoid(gate.float())
-    grad_gate = wide * x.float() * sigmoid * (1 - sigmoid)
-    return (wide * sigmoid).to(x.dtype).contiguous(), grad_gate.to(gate.dtype).contiguous()
+    grads = x.new_empty(x.shape), gate.new_empty(gate.shape)
+    flat = [t.reshape(-1, t.shape[-1]) for t in (grad, x, gate, *grads)]
+    for rows in row_blocks(*flat[0].shape):
+        wide, sigmoid = flat[0][rows].float(), torch.sigmoid(flat[2][rows].float())
+        flat[3][rows] = wide * sigmoid
+        flat[4][rows] = wide * flat[1][rows].float() * sigmoid * (1 - sigmoid)
+    return grads
 
 
 @output_gate_backward.register_fake

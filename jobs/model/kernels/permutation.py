@@ -8,11 +8,13 @@ chunk sort keeps one destination per row. Row sums are taken in fp32.
 import torch
 from torch import Tensor
 
+from jobs.model.kernels.row_blocks import row_blocks
+
 
 def _entries(row_id_map: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return token, row and expert of each routed pair, ordered by token."""
     experts = row_id_map.shape[1] // 2
-    used = torch.arange(experts) < row_id_map[:, -1:]
+    used = torch.arange(experts, device=row_id_map.device) < row_id_map[:, -1:]
     token = used.nonzero(as_tuple=True)[0]
     rows = row_id_map[:, :experts][used].long()
     expert = row_id_map[:, experts:-1][used].long()
@@ -21,9 +23,15 @@ def _entries(row_id_map: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _sum_rows(rows: Tensor, row_id_map: Tensor) -> Tensor:
     token, row, _ = _entries(row_id_map)
-    total = torch.zeros(row_id_map.shape[0], rows.shape[1], dtype=torch.float32)
-    total.index_add_(0, token, rows.index_select(0, row).float())
-    return total.to(rows.dtype)
+    out = rows.new_empty(row_id_map.shape[0], rows.shape[1])
+    ends = [0, *row_id_map[:, -1].cumsum(0).tolist()]  # of each token's entries
+    most = row_id_map.shape[1] // 2 and int(row_id_map[:, -1].max()) if len(out) else 0
+    for block in row_blocks(len(out), rows.shape[1] * max(1, most)):
+        entries = slice(ends[block.start], ends[block.stop])
+        total = rows.new_zeros(block.stop - block.start, rows.shape[1], dtype=torch.float32)
+        wide = rows.index_select(0, row[entries]).float()
+        out[block] = total.index_add_(0, token[entries] - block.start, wide)
+    return out
 
 
 @torch.library.custom_op("peakcast::permute", mutates_args=())
@@ -49,9 +57,10 @@ def permute(
     expert, token = routing_map.t().nonzero(as_tuple=True)
     if token.numel() != rows:
         raise ValueError(f"permute was told of {rows} routed rows; the map holds {token.numel()}")
-    place = routing_map.cumsum(1)[token, expert] - 1
-    row_id_map = torch.full((count, 2 * experts + 1), -1, dtype=torch.int32)
-    row_id_map[token, place] = torch.arange(rows, dtype=torch.int32)
+    place = routing_map.cumsum(1, dtype=torch.int32)[token, expert].long() - 1
+    device = routing_map.device
+    row_id_map = torch.full((count, 2 * experts + 1), -1, dtype=torch.int32, device=device)
+    row_id_map[token, place] = torch.arange(rows, dtype=torch.int32, device=device)
     row_id_map[token, experts + place] = expert.int()
     row_id_map[:, -1] = routing_map.sum(1)
     return tokens.index_select(0, token), probs[token, expert], row_id_map
@@ -69,7 +78,7 @@ def _(tokens, probs, routing_map, rows):
 def permute_backward(grad: Tensor, grad_probs: Tensor, row_id_map: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of tokens (T, H) and probs (T, E)."""
     token, row, expert = _entries(row_id_map)
-    out = torch.zeros(row_id_map.shape[0], row_id_map.shape[1] // 2, dtype=grad_probs.dtype)
+    out = grad_probs.new_zeros(row_id_map.shape[0], row_id_map.shape[1] // 2)
     out[token, expert] = grad_probs[row]
     return _sum_rows(grad, row_id_map), out
 
@@ -109,7 +118,8 @@ def unpermute_backward(grad: Tensor, row_id_map: Tensor, rows: int) -> Tensor:
     """Copy each token's gradient (T, H) to its rows, (rows, H)."""
     token, row, _ = _entries(row_id_map)
     out = grad.new_empty(rows, grad.shape[1])
-    out[row] = grad.index_select(0, token)
+    for block in row_blocks(len(row), grad.shape[1]):
+        out[row[block]] = grad.index_select(0, token[block])
     return out
 
 
@@ -130,15 +140,17 @@ unpermute.register_autograd(
 )
 
 
-def _destinations(splits: Tensor, order: Tensor) -> Tensor:
-    """Return where each row goes when chunks of ``splits`` rows are laid in ``order``."""
+def _destinations(rows: Tensor, splits: Tensor, order: Tensor) -> Tensor:
+    """Return where each of ``rows`` goes when chunks of ``splits`` rows are laid in ``order``."""
+    splits, order = splits.to(rows.device), order.to(rows.device)
     starts = splits.cumsum(0) - splits
     sizes = splits[order]
     begins = sizes.cumsum(0) - sizes
-    total = int(splits.sum())
-    source = torch.arange(total) + (starts[order] - begins).repeat_interleave(sizes)
-    destination = torch.empty(total, dtype=torch.int32)
-    destination[source] = torch.arange(total, dtype=torch.int32)
+    total, device = rows.shape[0], rows.device
+    shifts = (starts[order] - begins).repeat_interleave(sizes, output_size=total)
+    source = torch.arange(total, device=device) + shifts
+    destination = torch.empty(total, dtype=torch.int32, device=device)
+    destination[source] = torch.arange(total, dtype=torch.int32, device=device)
     return destination
 
 
@@ -149,7 +161,7 @@ def _scatter(rows: Tensor, destination: Tensor) -> Tensor:
 @torch.library.custom_op("peakcast::sort_chunks", mutates_args=())
 def sort_chunks(rows: Tensor, splits: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
     """Lay chunks of rows, ``splits`` long, in ``order``; also return rows' places, int32 (R,)."""
-    destination = _destinations(splits, order)
+    destination = _destinations(rows, splits, order)
     return _scatter(rows, destination), destination
 
 
@@ -163,7 +175,7 @@ def sort_chunks_with_probs(
     rows: Tensor, probs: Tensor, splits: Tensor, order: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`sort_chunks` of rows (R, H) and probabilities (R,) together."""
-    destination = _destinations(splits, order)
+    destination = _destinations(rows, splits, order)
     return _scatter(rows, destination), _scatter(probs, destination), destination
 
 

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from jobs.model.kernels.row_blocks import row_blocks
+
 
 @torch.library.custom_op("peakcast::rms_norm", mutates_args=())
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -18,10 +20,15 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     Backward keeps x, weight and the row statistic, as Transformer Engine's RMSNorm does
     (``transformer_engine/pytorch/module/_common.py``).
     """
-    wide = x.float()
-    rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    out = (wide * rstd * weight.float()).to(x.dtype)
-    return out.contiguous(), rstd.flatten()
+    flat, scale = x.reshape(-1, x.shape[-1]), weight.float()
+    out = flat.new_empty(flat.shape)
+    rstd = flat.new_empty(flat.shape[0], dtype=torch.float32)
+    for rows in row_blocks(*flat.shape):
+        wide = flat[rows].float()
+        part = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        out[rows] = wide * part * scale
+        rstd[rows] = part.squeeze(-1)
+    return out.view(x.shape), rstd
 
 
 @rms_norm.register_fake
@@ -35,14 +42,16 @@ def rms_norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of ``x`` and ``weight``; the kernel makes both, wanted or not."""
-    wide = x.float()
-    normed = wide * rstd.view(*x.shape[:-1], 1)
-    grad_wide = grad.float()
-    grad_weight = (grad_wide * normed).flatten(0, -2).sum(0).to(weight.dtype)
-    scaled = grad_wide * weight.float()
-    grad_x = scaled - normed * (scaled * normed).mean(-1, keepdim=True)
-    grad_x = (grad_x * rstd.view(*x.shape[:-1], 1)).to(x.dtype)
-    return grad_x.contiguous(), grad_weight
+    flat, flat_grad = (t.reshape(-1, t.shape[-1]) for t in (x, grad))
+    scale, total = weight.float(), torch.zeros_like(weight, dtype=torch.float32)
+    grad_x = flat.new_empty(flat.shape)
+    for rows in row_blocks(*flat.shape):
+        part = rstd[rows].unsqueeze(-1)
+        normed, wide = flat[rows].float() * part, flat_grad[rows].float()
+        total += (wide * normed).sum(0)
+        wide = wide * scale
+        grad_x[rows] = (wide - normed * (wide * normed).mean(-1, keepdim=True)) * part
+    return grad_x.view(x.shape), total.to(weight.dtype)
 
 
 @rms_norm_backward.register_fake

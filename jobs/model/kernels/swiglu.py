@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
+from jobs.model.kernels.row_blocks import row_blocks
+
 
 def _halve(shape: torch.Size) -> list[int]:
     return [*shape[:-1], shape[-1] // 2]
@@ -13,14 +15,36 @@ def _silu_gradient(gate: Tensor, sigmoid: Tensor) -> Tensor:
     return sigmoid * (1 + gate * (1 - sigmoid))
 
 
+def _flat(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _forward(h: Tensor, probs: Tensor | None) -> Tensor:
+    flat, out = _flat(h), h.new_empty(_halve(h.shape))
+    into = _flat(out)
+    for rows in row_blocks(*flat.shape):
+        gate, up = flat[rows].float().chunk(2, -1)
+        part = silu(gate) * up
+        into[rows] = part if probs is None else part * probs[rows].unsqueeze(-1)
+    return out
+
+
+def _gradient(wide: Tensor, h: Tensor, out: Tensor) -> None:
+    """Write the gradient of ``silu(gate) * up`` for ``wide``, rows of fp32."""
+    gate, up = h.float().chunk(2, -1)
+    sigmoid = torch.sigmoid(gate)
+    to_gate, to_up = out.chunk(2, -1)
+    to_gate.copy_(wide * up * _silu_gradient(gate, sigmoid))
+    to_up.copy_(wide * gate * sigmoid)
+
+
 @torch.library.custom_op("peakcast::swiglu", mutates_args=())
 def swiglu(h: Tensor) -> Tensor:
     """Return ``silu(gate) * up`` of ``h = [gate | up]``, (…, 2F) to (…, F).
 
     Backward keeps ``h``, as Megatron's fused ``SwiGLUFunction`` does.
     """
-    gate, up = h.float().chunk(2, -1)
-    return (silu(gate) * up).to(h.dtype)
+    return _forward(h, None)
 
 
 @swiglu.register_fake
@@ -31,11 +55,10 @@ def _(h: Tensor) -> Tensor:
 @torch.library.custom_op("peakcast::swiglu_backward", mutates_args=())
 def swiglu_backward(grad: Tensor, h: Tensor) -> Tensor:
     """Return the gradient of ``h``."""
-    gate, up = h.float().chunk(2, -1)
-    sigmoid = torch.sigmoid(gate)
-    wide = grad.float()
-    parts = (wide * up * _silu_gradient(gate, sigmoid), wide * gate * sigmoid)
-    return torch.cat(parts, -1).to(h.dtype)
+    flat, flat_grad, out = _flat(h), _flat(grad), h.new_empty(h.shape)
+    for rows in row_blocks(*flat.shape):
+        _gradient(flat_grad[rows].float(), flat[rows], _flat(out)[rows])
+    return out
 
 
 @swiglu_backward.register_fake
@@ -60,8 +83,7 @@ def weighted_swiglu(h: Tensor, probs: Tensor) -> Tensor:
 
     Backward keeps ``h`` and ``probs``, as Megatron's fused ``WeightedSwiGLUFunction`` does.
     """
-    gate, up = h.float().chunk(2, -1)
-    return (silu(gate) * up * probs.unsqueeze(-1)).to(h.dtype)
+    return _forward(h, probs)
 
 
 @weighted_swiglu.register_fake
@@ -72,13 +94,13 @@ def _(h: Tensor, probs: Tensor) -> Tensor:  # noqa: ARG001
 @torch.library.custom_op("peakcast::weighted_swiglu_backward", mutates_args=())
 def weighted_swiglu_backward(grad: Tensor, h: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of ``h`` and ``probs``."""
-    gate, up = h.float().chunk(2, -1)
-    sigmoid = torch.sigmoid(gate)
-    wide = grad.float()
-    grad_probs = (wide * gate * sigmoid * up).sum(-1).to(probs.dtype)
-    wide = wide * probs.unsqueeze(-1)
-    parts = (wide * up * _silu_gradient(gate, sigmoid), wide * gate * sigmoid)
-    return torch.cat(parts, -1).to(h.dtype), grad_probs
+    out, grad_probs = h.new_empty(h.shape), probs.new_empty(probs.shape)
+    for rows in row_blocks(*h.shape):
+        gate, up = h[rows].float().chunk(2, -1)
+        wide = grad[rows].float()
+        grad_probs[rows] = (wide * silu(gate) * up).sum(-1)
+        _gradient(wide * probs[rows].unsqueeze(-1), h[rows], out[rows])
+    return out, grad_probs
 
 
 @weighted_swiglu_backward.register_fake

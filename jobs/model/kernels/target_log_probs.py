@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from jobs.model.kernels.row_blocks import row_blocks
+
 NO_TARGET = -1
 """Target of a token that predicts nothing; its log-probability and gradient are zero."""
 
@@ -14,10 +16,11 @@ def target_log_probs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     Stands for a fused vocabulary cross-entropy kernel: logits (c, V) are read once and no fp32 copy
     of them is written.
     """
-    wide = logits.float()
-    log_sum = wide.logsumexp(-1)
+    log_sum = logits.new_empty(logits.shape[0], dtype=torch.float32)
+    for rows in row_blocks(*logits.shape):
+        log_sum[rows] = logits[rows].float().logsumexp(-1)
     has_target = targets != NO_TARGET
-    picked = wide.gather(1, targets.clamp(min=0).unsqueeze(1)).squeeze(1)
+    picked = logits.gather(1, targets.clamp(min=0).unsqueeze(1)).squeeze(1).float()
     return torch.where(has_target, picked - log_sum, 0.0), log_sum
 
 
@@ -30,11 +33,13 @@ def _(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
 @torch.library.custom_op("peakcast::logits_gradient", mutates_args=())
 def logits_gradient(logits: Tensor, targets: Tensor, log_sum: Tensor, grad: Tensor) -> Tensor:
     """Return the gradient of logits (c, V) for ``grad`` (c,) of the log-probabilities."""
-    has_target = targets != NO_TARGET
-    out = (logits.float() - log_sum.unsqueeze(1)).exp_().neg_()
+    out, scale = logits.new_empty(logits.shape), (grad * (targets != NO_TARGET)).unsqueeze(1)
     place = targets.clamp(min=0).unsqueeze(1)
-    out.scatter_add_(1, place, torch.ones_like(place, dtype=out.dtype))
-    return out.mul_((grad * has_target).unsqueeze(1)).to(logits.dtype)
+    for rows in row_blocks(*logits.shape):
+        part = (logits[rows].float() - log_sum[rows].unsqueeze(1)).exp_().neg_()
+        part.scatter_add_(1, place[rows], torch.ones_like(place[rows], dtype=part.dtype))
+        out[rows] = part.mul_(scale[rows])
+    return out
 
 
 @logits_gradient.register_fake
