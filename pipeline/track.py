@@ -1,7 +1,8 @@
-"""Records to Weights & Biases: one run a cell. The only door to wandb.
+"""Records to Weights & Biases: one run a cell, with its records as an artifact.
 
-Written by the driver from the records on disk, so a tracker that fails costs nothing: the runs can
-be made again. Offline runs lie under ``<out>/wandb`` until ``wandb sync`` sends them.
+The doors to wandb are this module, `pipeline.lineage` (fits) and `pipeline.dashboard` (the
+workspace). Written by the driver from the records on disk, so a tracker that fails costs nothing:
+the runs can be made again. Offline runs lie under ``<out>/wandb`` until ``wandb sync`` sends them.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from typing import Any
 
 import wandb
 
+from jobs.record import record_path
 from pipeline.store import Cell, Row, Store, rows, term_rows, tracked_mark, untracked
 from pipeline.summary import worst_percent
 from planner.errors import ConfigError
@@ -106,7 +108,7 @@ def alert(title: str, text: str, *, out: Path, mode: str, project: str, group: s
             job_type="schedule",
             name=title,
             dir=out,
-            settings=_settings(mode),
+            settings=quiet_settings(mode),
         ) as run:
             run.alert(title=title, text=text, level="ERROR")
     except (wandb.Error, OSError) as error:
@@ -118,6 +120,22 @@ def alert(title: str, text: str, *, out: Path, mode: str, project: str, group: s
 def run_id(cell: Cell, group: str) -> str:
     """Id of a cell's run: its key and attempt, and the group, since a cell may run each night."""
     return f"{cell.key}-{cell.attempt}-{hashlib.sha256(group.encode()).hexdigest()[:8]}"
+
+
+def records_artifact(out: Path, cell: Cell) -> wandb.Artifact:
+    """Return the records of a cell's newest attempt as an artifact, its files where they lie.
+
+    Made twice it is the same version: W&B tells artifacts apart by name and content.
+    """
+    artifact = wandb.Artifact(
+        f"records-{cell.key}",
+        type="records",
+        metadata={"label": cell.label, "attempt": cell.attempt, "outcome": cell.outcome},
+    )
+    for rank in sorted({record.rank for record in cell.records}):
+        path = record_path(out, cell.key, cell.attempt, rank)
+        artifact.add_file(str(path), policy="immutable", skip_cache=True)
+    return artifact
 
 
 def _write_run(store: Store, cell: Cell, mode: str, project: str, group: str) -> None:
@@ -132,7 +150,7 @@ def _write_run(store: Store, cell: Cell, mode: str, project: str, group: str) ->
         tags=[table[0]["weights"], cell.outcome],
         config=cell.spec.to_dict() | {"key": cell.key} if cell.spec else {"key": cell.key},
         dir=store.out,
-        settings=_settings(mode),
+        settings=quiet_settings(mode),
     )
     with run:
         run.define_metric("call")
@@ -141,9 +159,10 @@ def _write_run(store: Store, cell: Cell, mode: str, project: str, group: str) ->
             run.log(_metrics([row for row in table if row["call"] == call], terms) | {"call": call})
         run.log({"calls": _as_table(table)} | ({"terms": _as_table(terms)} if terms else {}))
         run.summary.update(_scalars(table, cell.outcome))
+        run.log_artifact(records_artifact(store.out, cell))
 
 
-def _settings(mode: str) -> wandb.Settings:
+def quiet_settings(mode: str) -> wandb.Settings:
     """Quiet, nothing of this machine collected, and each record on disk within a second."""
     return wandb.Settings(
         mode="online" if mode == "online" else "offline",

@@ -18,6 +18,8 @@ COMMANDS: tuple[str, ...] = (
     "gate",
     "query",
     "import",
+    "publish",
+    "dashboard",
     "snapshot",
     "schedule",
     "doctor",
