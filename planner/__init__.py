@@ -9,12 +9,13 @@ from planner.batch import Batch, Layout, lay_out
 from planner.children import Child
 from planner.coefficients import Coefficients, Unpriced, shipped_tables
 from planner.errors import ConfigError, PlannerError, TableError
+from planner.lines import Line
 from planner.memory import Demand, MemorySample
 from planner.mixers import LatentAttention, LinearAttention
 from planner.model import Model
 from planner.moments import Moment, Phase
 from planner.plan_report import PlanReport, ReportError
-from planner.price import Line, MomentPrice, Price
+from planner.price import MomentPrice, Price
 from planner.pricer import Pricer, compile_pricer
 from planner.profile import Profile
 from planner.requests import Prefix, Request, read_requests

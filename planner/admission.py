@@ -149,8 +149,7 @@ def admit(
     sample.require(pricer.topology.world)
     together = pricer.coefficients.children_together
     whole = child_of(pricer, pricer.lay_out(batch), sample)
-    unpriced = pricer.unpriced
-    if unpriced and not allow_unpriced:
+    if not allow_unpriced and pricer.unpriced:
         return _not_priced(pricer, whole, sample)
     if fits((whole,), sample, together=together):
         return Admit((whole,), sample, together)

@@ -113,12 +113,14 @@ class Batch:
     def padded_tokens(self, run: Sequence[int], cp: int) -> int:
         """Tokens of a run's packed sequence, every piece padded for its cp ranks."""
         pieces = [self.requests[index] for index in run]
-        if self.prefix_tokens:
+        if self.prefixes:
             shared = {prefix for index in run for prefix in self.prefixes[index]}
             pieces += [self.prefix_tokens[prefix] for prefix in shared]
         if cp == 1:
             return sum(pieces)
         step = 2 * cp
+        if len(pieces) == 1:
+            return -(-pieces[0] // step) * step
         return sum([-(-piece // step) for piece in pieces]) * step
 
 
@@ -222,14 +224,16 @@ def lay_out(
     if replicas is None:
         everything = tuple(range(len(batch.requests)))
         if topology.dp == 1:
-            replicas = (everything,)
-        else:
-            replicas = balanced_runs(batch.packed_lengths(everything), topology.dp)
+            size = batch.padded_tokens(everything, cp)
+            shares = (Tokens(size // cp),) * cp
+            headless = batch.headless
+            return Layout((everything,), shares, Tokens(size), batch.forward_only, headless, True)
+        replicas = balanced_runs(batch.packed_lengths(everything), topology.dp)
     sizes = [batch.padded_tokens(run, cp) for run in replicas]
-    shares: list[int] = []
+    dense: list[int] = []
     for size in sizes:
-        shares += [size // cp] * cp
-    return _layout(replicas, shares, max(sizes), batch)
+        dense += [size // cp] * cp
+    return _layout(replicas, dense, max(sizes), batch)
 
 
 def _layout(

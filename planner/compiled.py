@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 from planner.coefficients import FACTS, MILLI, Coefficients, Copies, Unpriced
 from planner.errors import TableError
-from planner.forms import Forms, Weights, fold_stages
+from planner.folding import Even, Folding, Weights
+from planner.forms import Forms, fold_stages
+from planner.lines import LineProgram
 from planner.local import Local
 from planner.moments import Moment
 from planner.size import QUANTITIES
@@ -13,10 +15,6 @@ from planner.term import Term
 from planner.terms import TERMS
 
 COUNT = len(QUANTITIES)
-
-
-NamedWeights = tuple[str, int, int, Weights]
-"""A term's name, its first weight as index and thousandths, and the others."""
 
 
 class LiveTerm(NamedTuple):
@@ -40,8 +38,9 @@ class Compiled:
     """The stages of one rank under one table, and what the table leaves out."""
 
     __slots__ = (
+        "_foldings",
         "_forms",
-        "_named",
+        "_programs",
         "_say_unpriced",
         "_unpriced",
         "layers",
@@ -66,8 +65,9 @@ class Compiled:
         self.layers = layers
         self.linear_layers = linear_layers
         self.moments = tuple(stage.moment for stage in stages)
-        self._forms: dict[tuple[bool, bool], Forms] = {}
-        self._named: dict[Moment, tuple[NamedWeights, ...]] = {}
+        self._foldings: dict[tuple[bool, bool, int, Even | None], Folding] = {}
+        self._forms: dict[Folding, Forms] = {}
+        self._programs: dict[tuple[object, ...], LineProgram] = {}
 
     @property
     def unpriced(self) -> tuple[Unpriced, ...]:
@@ -76,29 +76,53 @@ class Compiled:
             self._unpriced = self._say_unpriced()
         return self._unpriced
 
-    def named(self, moment: Moment) -> tuple[NamedWeights, ...]:
-        """Return name and weights of every live term of a stage, laid out for summing."""
-        found = self._named.get(moment)
+    def folding(
+        self, accumulating: bool, forward_only: bool, margin_milli: int, even: Even | None = None
+    ) -> Folding:
+        """Return the one folding for this kind of call on this rank."""
+        key = accumulating, forward_only, margin_milli, even
+        found = self._foldings.get(key)
         if found is None:
-            live = self.stages[self.moments.index(moment)].live
-            found = self._named[moment] = tuple(
-                (term.name, *(weights[0] if weights else (0, 0)), weights[1:])
-                for term, _, weights in live
-            )
+            found = self._foldings[key] = Folding(self.layers, self.linear_layers, *key)
         return found
 
-    def forms(self, accumulating: bool, forward_only: bool) -> Forms:
+    def forms(self, folding: Folding) -> Forms:
         """Return the stages folded for layers of the same routed rows; made when first asked."""
-        found = self._forms.get((accumulating, forward_only))
+        found = self._forms.get(folding)
         if found is None:
-            found = self._forms[accumulating, forward_only] = fold_stages(
-                [(stage.moment, stage.total, stage.persistent) for stage in self.stages],
-                self.layers,
-                accumulating,
-                forward_only,
-                self.linear_layers,
-            )
+            stages = [(stage.moment, stage.total, stage.persistent) for stage in self.stages]
+            found = self._forms[folding] = fold_stages(stages, folding)
         return found
+
+    def program(self, forms: Forms, layers: tuple[int, ...]) -> LineProgram:
+        """Return what makes the lines of all stages, each at its layer, of a call's counts."""
+        key = forms.folding, layers
+        found = self._programs.get(key)
+        if found is None:
+            at = zip(forms.moments, layers, strict=True)
+            lines = [line for moment, layer in at for line in self._lines(key[0], moment, layer)]
+            found = self._programs[key] = LineProgram(lines)
+        return found
+
+    def program_at(self, folding: Folding | None, moment: Moment, layer: int = 0) -> LineProgram:
+        """Return the same of one stage; without a folding of the quantities of any layer."""
+        key = folding, moment, layer
+        found = self._programs.get(key)
+        if found is None:
+            found = self._programs[key] = LineProgram(self._lines(*key))
+        return found
+
+    def _lines(
+        self, folding: Folding | None, moment: Moment, layer: int
+    ) -> list[tuple[str, Moment, int, Weights]]:
+        return [
+            (term.name, moment, copies, folding.sparse(weights, layer) if folding else weights)
+            for term, copies, weights in self.live(moment)
+        ]
+
+    def live(self, moment: Moment) -> tuple[LiveTerm, ...]:
+        """Return the live terms of a stage."""
+        return self.stages[self.moments.index(moment)].live
 
 
 At = Mapping[Moment, int]

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from planner.coefficients import MILLI
-from planner.compiled import Compiled, LiveTerm, dot, whole
-from planner.forms import PEAK_PHASES, Form, Forms, fullest_layers
+from planner.compiled import Compiled, LiveTerm, Stage, dot, whole
+from planner.folding import Counts, Folding, Form
+from planner.forms import PEAK_PHASES, Forms, fullest_layers
+from planner.lines import Lines
 from planner.moments import Moment, Phase
 from planner.units import Bytes, Rows, Tokens
 from planner.work import Work
@@ -47,16 +49,18 @@ class Figures:
         What the buffers outside PyTorch grow by.
     call_bytes
         The table's bytes of the bound beside its margin.
+    folding
+        What the stages are folded for; by default such calls as ``work``.
     """
 
     __slots__ = (
-        "_bounds",
         "_demand",
         "_folded",
         "_peak",
         "_stages",
         "call_bytes",
         "compiled",
+        "folding",
         "growth",
         "margin_milli",
         "work",
@@ -69,63 +73,74 @@ class Figures:
         margin_milli: int,
         growth: Growth,
         call_bytes: int = 0,
+        folding: Folding | None = None,
     ) -> None:
-        self.call_bytes = call_bytes
         self.compiled = compiled
         self.work = work
         self.margin_milli = margin_milli
         self.growth = growth
+        self.call_bytes = call_bytes
+        self.folding = folding
         self._folded: Forms | None = None
-        self._bounds: dict[Phase, int] = {}
         self._stages: tuple[StageFigure, ...] | None = None
-        self._peak = NOTHING
         self._demand: int | None = None
 
     @property
     def _forms(self) -> Forms | None:
         """The stages folded, where every layer has the same routed rows."""
         if self._folded is None and type(self.work.rows) is int:
-            self._folded = self.compiled.forms(self.work.accumulating, self.work.forward_only)
+            if self.folding is None:
+                _, *_, accumulating, forward_only, _ = self.work
+                self.folding = self.compiled.folding(accumulating, forward_only, self.margin_milli)
+            self._folded = self.compiled.forms(self.folding)
         return self._folded
+
+    def _counts(self, forms: Forms, *, more: bool = False) -> Counts:
+        """Return what forms are evaluated for; ``more``: those of the bound."""
+        work = self.work
+        if forms.folding.even is not None:
+            return 1, work[1], work[2]
+        rows = work.more_rows if more else work.rows
+        return 1, work[1], work[2], rows, work.group_slots, work.head_tokens  # type: ignore[return-value]
 
     def bound(self, phase: Phase) -> Bytes:
         """Return the bound on the fullest moment of a phase (0: the phase has none)."""
-        found = self._bounds.get(phase)
-        if found is None:
-            if self._forms is None:
-                found = max((s[2] for s in self.stages if s[0].phase is phase), default=0)
-            else:
-                forms = self._forms.peaks.get(phase, ())
-                fullest = self._fullest(forms, self.work.more_rows)
-                found = self._with_margin(fullest) if forms else 0
-            self._bounds[phase] = found
-        return Bytes(found)
+        forms = self._forms
+        if forms is None:
+            return Bytes(max((s[2] for s in self.stages if s[0].phase is phase), default=0))
+        mine = forms.bound.peaks.get(phase)
+        return Bytes(self._most(forms, mine)) if mine else Bytes(0)
 
     def expected(self, phase: Phase) -> Bytes:
         """Return the expected bytes of the fullest moment of a phase (0: the phase has none)."""
-        if self._forms is None:
+        forms = self._forms
+        if forms is None:
             return Bytes(max((s[1] for s in self.stages if s[0].phase is phase), default=0))
-        return Bytes(whole(self._fullest(self._forms.peaks.get(phase, ()), self.work.rows)))
+        if self._stages is not None:
+            return Bytes(max([self._stages[place][1] for place in forms.places[phase]], default=0))
+        mine = forms.expected.peaks.get(phase, ())
+        return Bytes(forms.expected.most(mine, self._counts(forms)))
 
     @property
     def expected_peak(self) -> Bytes:
         """Expected peak of the call's working set inside PyTorch."""
-        if self._forms is None:
+        forms = self._forms
+        if forms is None:
             return max(self.expected(Phase.FORWARD), self.expected(Phase.BACKWARD))
-        return Bytes(whole(self._fullest(self._forms.peak, self.work.rows)))
+        return Bytes(forms.expected.most(forms.expected.peak, self._counts(forms)))
 
     @property
     def demand(self) -> int:
         """Bound on the call's working set inside PyTorch, and growth outside it."""
-        if self._demand is None:
+        found = self._demand
+        if found is None:
             forms = self._forms
             if forms is None:
-                peak = max(self.bound(Phase.FORWARD), self.bound(Phase.BACKWARD))
+                peak: int = max(self.bound(Phase.FORWARD), self.bound(Phase.BACKWARD))
             else:
-                highest = self._fullest(forms.peak, self.work.more_rows)
-                peak = Bytes(-(-highest * self.margin_milli // MILLION) + self.call_bytes)
-            self._demand = peak + self.growth.bound
-        return self._demand
+                peak = self._most(forms, forms.bound.peak)
+            found = self._demand = peak + self.growth.bound
+        return found
 
     @property
     def demand_once(self) -> int:
@@ -133,9 +148,9 @@ class Figures:
         compiled, work = self.compiled, self.work
         if type(work.rows) is not int:
             return self.demand
-        highest = 0
+        most = 0
         known: dict[int, tuple[int, ...]] = {}
-        for moment, total, _, _ in compiled.stages:
+        for moment, total, _, _ in self._passed():
             if moment.phase not in PEAK_PHASES:
                 continue
             for layer in fullest_layers(
@@ -143,20 +158,25 @@ class Figures:
             ):
                 if layer not in known:
                     known[layer] = work.at(layer, work.more_rows)
-                highest = max(highest, dot(total, known[layer]))
-        return self._with_margin(highest) + self.growth.bound
+                most = max(most, dot(total, known[layer]))
+        return self._with_margin(most) + self.growth.bound
 
     @property
     def persistent_bound(self) -> Bytes:
         """The part of the bound that a split child keeps until its own backward."""
-        if self._forms is not None:
-            persistent = self._fullest(self._forms.persistent, self.work.more_rows)
-            return Bytes(self._with_margin(persistent))
+        forms = self._forms
+        if forms is not None:
+            return Bytes(self._most(forms, forms.persistent))
         entries = self.work.everywhere(_each(self.work.more_rows, self.compiled.layers))[:-1]
         return Bytes(
             self._with_margin(
                 max(
-                    (dot(s.persistent, at) for s in self.compiled.stages for at in entries),
+                    (
+                        dot(stage.persistent, at)
+                        for stage in self._passed()
+                        if stage.moment.phase is not Phase.BETWEEN
+                        for at in entries
+                    ),
                     default=0,
                 )
             )
@@ -166,88 +186,100 @@ class Figures:
     def stages(self) -> tuple[StageFigure, ...]:
         """Every stage that this call passes through, in the order of its moments."""
         if self._stages is None:
-            alike = self._forms is not None and self.work.tokens and self.work.rows
-            self._stages = tuple(self._alike() if alike else self._layer_by_layer())
+            forms = self._forms
+            tells = forms is not None and self.work.tokens  # without any, no layer is fullest
+            if forms is not None and tells and (self.work.rows or forms.folding.even):
+                self._stages = self._alike(forms)
+            else:
+                self._stages = self._layer_by_layer()
         return self._stages
 
     @property
     def peak(self) -> StageFigure:
         """The stage of the expected peak, the first of those that are as full."""
-        return self._peak if self.stages else NOTHING
+        stages = self.stages
+        if self._folded is not None:
+            found = [stages[place] for place in self._folded.peak_places]
+        else:
+            found = [stage for stage in stages if stage[0].phase in PEAK_PHASES]
+        return max(found, key=_expected_of, default=NOTHING)
 
     def terms(self, stage: StageFigure) -> dict[str, Bytes]:
         """Return the expected bytes of every live term of a stage."""
-        quantities = self.work.at(stage[3], self.work.rows)
-        found: dict[str, int] = {
-            name: -(-(value * quantities[index] + (dot(rest, quantities) if rest else 0)) // MILLI)
-            for name, index, value, rest in self.compiled.named(stage[0])
-        }
-        return found  # type: ignore[return-value]
+        moment, _, _, layer = stage
+        forms = self._forms
+        if forms is not None:
+            program = self.compiled.program_at(forms.folding, moment, layer)
+            counts = self._counts(forms)
+        else:
+            program = self.compiled.program_at(None, moment)
+            counts = self.work.at(layer, self.work.rows)
+        return dict(zip(program.terms, program.bytes(counts), strict=True))
+
+    @property
+    def lines(self) -> Lines:
+        """Expected bytes of every term at every stage at which it is live."""
+        stages = self.stages
+        forms = self._forms
+        if forms is not None:
+            layers = tuple([stage[3] for stage in stages])
+            program = self.compiled.program(forms, layers)
+            return Lines((program,), program.bytes(self._counts(forms)))
+        programs = tuple([self.compiled.program_at(None, stage[0]) for stage in stages])
+        sizes: list[Bytes] = []
+        for program, stage in zip(programs, stages, strict=True):
+            sizes += program.bytes(self.work.at(stage[3], self.work.rows))
+        return Lines(programs, tuple(sizes))
 
     def live(self, stage: StageFigure) -> Sequence[LiveTerm]:
         """Return the live terms of a stage."""
-        return self.compiled.stages[self.compiled.moments.index(stage[0])].live
+        return self.compiled.live(stage[0])
 
     @property
     def routed_rows(self) -> tuple[Rows, ...]:
         """Expected routed rows of each layer."""
         return tuple(Rows(rows) for rows in _each(self.work.rows, self.compiled.layers))
 
+    def _most(self, forms: Forms, mine: Sequence[Form]) -> int:
+        """Return the bound on the highest of some forms of its side."""
+        return forms.bound.most(mine, self._counts(forms, more=True)) + self.call_bytes
+
     def _with_margin(self, milli: int) -> int:
         return -(-milli * self.margin_milli // MILLION) + self.call_bytes
 
-    def _fullest(self, forms: Sequence[Form], rows: int | tuple[int, ...]) -> int:
-        """Return the highest of some forms, in thousandths."""
-        _, tokens, requests, _, _, slots, head = self.work[:7]
-        highest = 0
-        for once, a, b, c, d, e in forms:
-            value = once + a * tokens + b * requests + c * rows + d * slots + e * head  # type: ignore[operator]
-            if value > highest:
-                highest = value
-        return highest
-
-    def _alike(self) -> list[StageFigure]:
+    def _alike(self, forms: Forms) -> tuple[StageFigure, ...]:
         """Return every stage where all layers have the same routed rows."""
-        assert self._forms is not None
-        _, tokens, requests, rows, more_rows, slots, head = self.work[:7]
-        margin = self.margin_milli
-        found: list[StageFigure] = []
-        peak = NOTHING
-        for moment, may_be_peak, candidates in self._forms.stages:
-            expected = bound = at = -1
-            for layer, (once, a, b, c, d, e) in candidates:
-                fixed = once + a * tokens + b * requests + d * slots + e * head
-                value = fixed + c * rows  # type: ignore[operator]
-                if value > expected:
-                    expected, at = value, layer
-                value = fixed + c * more_rows  # type: ignore[operator]
-                if value > bound:
-                    bound = value
-            high = -(-bound * margin // MILLION) + self.call_bytes
-            stage = moment, -(-expected // MILLI), high, at
-            if may_be_peak and stage[1] > peak[1]:
-                peak = stage
-            found.append(stage)
-        self._peak = peak
-        return found
+        more = self.call_bytes
+        expected, layers = forms.expected.stages(self._counts(forms))
+        bound, _ = forms.bound.stages(self._counts(forms, more=True))
+        if more:
+            bound = [value + more for value in bound]
+        return tuple(zip(forms.moments, expected, bound, layers, strict=True))
 
-    def _layer_by_layer(self) -> list[StageFigure]:
+    def _passed(self) -> Sequence[Stage]:
+        """Return the stages that this call passes through."""
+        stages = self.compiled.stages
+        if not self.work.forward_only:
+            return stages
+        return [stage for stage in stages if stage.moment.phase is not Phase.BACKWARD]
+
+    def _layer_by_layer(self) -> tuple[StageFigure, ...]:
         """Return every stage by the sum of its terms at every layer."""
         layers, work = self.compiled.layers, self.work
         expected = work.everywhere(_each(work.rows, layers))
         more = work.everywhere(_each(work.more_rows, layers))
         found: list[StageFigure] = []
-        for stage in self.compiled.stages:
-            if work.forward_only and stage.moment.phase is Phase.BACKWARD:
-                continue
+        for stage in self._passed():
             at = (layers,) if stage.moment is Moment.BETWEEN_CALLS else range(layers)
             sums = [dot(stage.total, expected[layer]) for layer in at]
             fullest = max(sums)
             high = self._with_margin(max(dot(stage.total, more[layer]) for layer in at))
             found.append((stage.moment, whole(fullest), high, at[sums.index(fullest)]))
-        peaks = [s for s in found if s[0].phase in PEAK_PHASES]
-        self._peak = max(peaks, key=lambda stage: stage[1], default=NOTHING)
-        return found
+        return tuple(found)
+
+
+def _expected_of(stage: StageFigure) -> int:
+    return stage[1]
 
 
 def _each(rows: int | tuple[int, ...], layers: int) -> tuple[int, ...]:

@@ -1,52 +1,108 @@
-"""Forms: a stage as a linear form of six counts, where every layer has the same routed rows.
+"""Forms: every stage as a maximum over linear forms of a call's counts (`planner.folding`).
 
-A stage is then affine in the layer's place, among layers of one mixer, from the first to the last
-but one (the last has none above it). So its fullest layer is one of three, or of five where there
-are two mixers, each of which folds to ``a + b·tokens + c·requests + d·rows + e·slots + f·head
-tokens`` with coefficients that are never negative: a form that is nowhere above another can be left
-out for good.
+A stage is affine in the layer's place, among layers of one mixer, from the first to the last but
+one (the last has none above it). So its fullest layer is one of three, or of five where there are
+two mixers, each of which folds to one form. Coefficients are never negative: a form that is nowhere
+above another can be left out for good.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from planner.coefficients import MILLI
+from planner.folding import Counts, Folding, Form, Weights
 from planner.moments import Moment, Phase
-from planner.work import Work
-
-Weights = tuple[tuple[int, int], ...]
-"""(index into the quantities, thousandths of a byte per unit), non-zero entries only."""
-
-Form = tuple[int, int, int, int, int, int]
-"""Thousandths of a byte per call, token, request, routed row, group slot and head token."""
-
-Basis = tuple[tuple[tuple[int, int], ...], ...]
-
 
 PEAK_PHASES = (Phase.FORWARD, Phase.BACKWARD)
 """The phases whose fullest moment is a call's peak."""
 
 
-class Forms(NamedTuple):
-    """Every stage's forms.
+class Side(NamedTuple):
+    """Forms of one side of a price: of what is expected, or of its bound, margin included.
+
+    They are kept negated, in parts of a byte: what is fullest is lowest, and flooring rounds up.
 
     Parameters
     ----------
-    stages
-        For each stage: its moment, whether it can be the call's peak, and (layer, form) of each
-        layer at which it can be fullest. Those that the call does not pass through are left out.
+    parts
+        How many parts are a byte.
+    forms
+        Of every stage, one after the other, the forms of the layers at which it can be fullest.
+    layers
+        The layer of each form.
+    spans
+        The stretch of forms of each stage; ``None`` where every stage has one.
     peaks
         For each phase, the forms of which one is its peak.
     peak
         Forms of which one is the peak of forward and backward together.
-    persistent
-        Forms of what a split child keeps until its backward.
     """
 
-    stages: tuple[tuple[Moment, bool, tuple[tuple[int, Form], ...]], ...]
+    parts: int
+    forms: tuple[Form, ...]
+    layers: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...] | None
     peaks: dict[Phase, tuple[Form, ...]]
     peak: tuple[Form, ...]
+
+    def stages(self, counts: Counts) -> tuple[list[int], tuple[int, ...]]:
+        """Return the bytes of each stage at its fullest layer, and that layer (the first)."""
+        parts, layers = self.parts, self.layers
+        values = _evaluate(self.forms, counts)
+        if self.spans is not None:
+            lowest = [min(values[start:end]) for start, end in self.spans]
+            layers = tuple(
+                [
+                    layers[values.index(least, start, end)]
+                    for least, (start, end) in zip(lowest, self.spans, strict=True)
+                ]
+            )
+            values = lowest
+        return [-(value // parts) for value in values], layers
+
+    def most(self, forms: Sequence[Form], counts: Counts) -> int:
+        """Return the bytes of the highest of some forms (0: there are none)."""
+        if not forms:
+            return 0
+        return -(min(_evaluate(forms, counts)) // self.parts)
+
+
+class Forms(NamedTuple):
+    """Every stage's forms; those that the call does not pass through are left out.
+
+    Parameters
+    ----------
+    moments
+        Moment of each stage.
+    places
+        Which stages belong to each phase.
+    peak_places
+        Which can be the call's peak.
+    expected, bound
+        Their forms. Where tokens do not lie evenly, the bound's are for counts with more rows.
+    persistent
+        Forms, on the bound's side, of what a split child keeps until its backward.
+    """
+
+    folding: Folding
+    moments: tuple[Moment, ...]
+    places: dict[Phase, tuple[int, ...]]
+    peak_places: tuple[int, ...]
+    expected: Side
+    bound: Side
     persistent: tuple[Form, ...]
+
+
+def _evaluate(forms: Sequence[Form], counts: Counts) -> list[int]:
+    if len(counts) == 3:
+        _, tokens, requests = counts
+        return [once + a * tokens + b * requests for once, a, b in forms]
+    _, tokens, requests, rows, slots, head = counts
+    return [
+        once + a * tokens + b * requests + c * rows + d * slots + e * head
+        for once, a, b, c, d, e in forms
+    ]
 
 
 def fullest_layers(
@@ -72,96 +128,91 @@ def _ends(layers: int, forward_only: bool, linear_layers: frozenset[int]) -> tup
     return tuple(sorted(found))
 
 
-def fold_stages(
-    stages: Sequence[tuple[Moment, Weights, Weights]],
-    layers: int,
-    accumulating: bool,
-    forward_only: bool,
-    linear_layers: frozenset[int] = frozenset(),
-) -> Forms:
+Candidates = list[tuple[int, Form]]
+
+
+def fold_stages(stages: Sequence[tuple[Moment, Weights, Weights]], folding: Folding) -> Forms:
     """Fold (moment, total weights, persistent weights) of each stage; drop what never is fullest.
 
     Without gradients there is no backward: its stages have no forms.
     """
-    folded: list[tuple[Moment, bool, tuple[tuple[int, Form], ...]]] = []
-    peaks: dict[Phase, list[tuple[int, Form]]] = {}
-    persistent: list[tuple[int, Form]] = []
+    margin = folding.margin_milli
+    passed = [
+        (moment, moment.phase, total, kept)
+        for moment, total, kept in stages
+        if not (folding.forward_only and moment.phase is Phase.BACKWARD)
+    ]
+    at = {
+        moment: fullest_layers(moment, folding.layers, folding.forward_only, folding.linear_layers)
+        for moment, *_ in passed
+    }
 
-    def fold(weights: Weights, layer: int) -> tuple[int, Form]:
-        linear = layer in linear_layers
-        return layer, _fold(weights, _basis(layers, layer, accumulating, forward_only, linear))
+    def side(by: int, parts: int, *, more: bool) -> Side:
+        candidates = [
+            (phase, [(layer, folding.fold(total, layer, more=more)) for layer in at[moment]])
+            for moment, phase, total, _ in passed
+        ]
+        return _side(candidates, by, parts)
 
-    for moment, total, kept in stages:
-        phase = moment.phase
-        if forward_only and phase is Phase.BACKWARD:
-            continue
-        at = fullest_layers(moment, layers, forward_only, linear_layers)
-        candidates = _undominated([fold(total, layer) for layer in at])
-        folded.append((moment, phase in PEAK_PHASES, tuple(candidates)))
-        peaks.setdefault(phase, []).extend(candidates)
-        if kept and phase is not Phase.BETWEEN:
-            persistent += [fold(kept, layer) for layer in at]
+    persistent = [
+        (layer, folding.fold(kept, layer, more=True))
+        for moment, phase, _, kept in passed
+        if kept and phase is not Phase.BETWEEN
+        for layer in at[moment]
+    ]
     return Forms(
-        stages=tuple(folded),
-        peaks={phase: _forms(_undominated(found)) for phase, found in peaks.items()},
-        peak=_forms(_undominated([c for phase in PEAK_PHASES for c in peaks.get(phase, ())])),
-        persistent=_forms(_undominated(persistent)),
+        folding,
+        tuple([moment for moment, *_ in passed]),
+        {p: tuple([i for i, (_, phase, *_) in enumerate(passed) if phase is p]) for p in Phase},
+        tuple([i for i, (_, phase, *_) in enumerate(passed) if phase in PEAK_PHASES]),
+        side(1, MILLI, more=False),
+        side(margin, MILLI * MILLI, more=True),
+        _scaled(_undominated(persistent), margin),
     )
 
 
-def _forms(candidates: Sequence[tuple[int, Form]]) -> tuple[Form, ...]:
-    return tuple([form for _, form in candidates])
+def _side(stages: Sequence[tuple[Phase, Candidates]], margin: int, parts: int) -> Side:
+    phases: dict[Phase, Candidates] = {}
+    spans: list[tuple[int, int]] = []
+    flat: Candidates = []
+    for phase, candidates in stages:
+        kept = _undominated(candidates, first=True)
+        phases.setdefault(phase, []).extend(kept)
+        spans.append((len(flat), len(flat) + len(kept)))
+        flat += kept
+    peak = [c for phase in PEAK_PHASES for c in phases.get(phase, ())]
+    return Side(
+        parts,
+        _scaled(flat, margin),
+        tuple([layer for layer, _ in flat]),
+        tuple(spans) if len(flat) > len(spans) else None,
+        {phase: _scaled(_undominated(found), margin) for phase, found in phases.items()},
+        _scaled(_undominated(peak), margin),
+    )
 
 
-def _fold(weights: Weights, basis: Basis) -> Form:
-    form = [0, 0, 0, 0, 0, 0]
-    for index, value in weights:
-        for place, factor in basis[index]:
-            form[place] += value * factor
-    return tuple(form)  # type: ignore[return-value]
+def _scaled(candidates: Sequence[tuple[int, Form]], margin: int) -> tuple[Form, ...]:
+    return tuple([tuple([-value * margin for value in form]) for _, form in candidates])
 
 
-def _undominated(candidates: list[tuple[int, Form]]) -> list[tuple[int, Form]]:
-    """Leave out every form that is nowhere above another; of equal ones the first stays."""
-    kept: list[tuple[int, Form]] = []
+def _undominated(candidates: Candidates, *, first: bool = False) -> Candidates:
+    """Leave out every form that is nowhere above another; of equal ones the first stays.
+
+    ``first``: keep also those that are as high where a call has no requests, so that the first of
+    the fullest layers is found.
+    """
+    kept: Candidates = []
     for candidate in candidates:
         form = candidate[1]
-        if any(_covers(other, form) for _, other in kept):
+        if any(_covers(other, form, first) for _, other in kept):
             continue
-        kept = [other for other in kept if not _covers(form, other[1])]
+        kept = [other for other in kept if not _covers(form, other[1], first)]
         kept.append(candidate)
     return kept
 
 
-def _covers(over: Form, under: Form) -> bool:
-    return (
-        over[1] >= under[1]
-        and over[3] >= under[3]
-        and over[0] >= under[0]
-        and over[2] >= under[2]
-        and over[4] >= under[4]
-        and over[5] >= under[5]
-    )
-
-
-@lru_cache(maxsize=4096)
-def _basis(layers: int, layer: int, accumulating: bool, forward_only: bool, linear: bool) -> Basis:
-    """For each quantity, which of the six counts it is made of here, and how many times."""
-    linear_layers = frozenset((layer,)) if linear else frozenset()
-
-    def counts(tokens: int, requests: int, rows: int, slots: int, head: int) -> tuple[int, ...]:
-        return Work(
-            *(layers, tokens, requests, rows, rows, slots, head, accumulating, forward_only),
-            linear_layers,
-        ).at(layer, rows)
-
-    fixed = counts(0, 0, 0, 0, 0)
-    units = [counts(*[int(place == unit) for place in range(5)]) for unit in range(5)]
-    return tuple(
-        tuple(
-            (place, factor)
-            for place, factor in enumerate([fixed[i], *[unit[i] - fixed[i] for unit in units]])
-            if factor
-        )
-        for i in range(len(fixed))
-    )
+def _covers(over: Form, under: Form, first: bool) -> bool:
+    for one, other in zip(over, under, strict=True):
+        if one < other:
+            return False
+    return not first or over == under or over[:2] != under[:2] or over[3:] != under[3:]

@@ -6,6 +6,7 @@ from planner.batch import Batch, Layout, lay_out
 from planner.coefficients import Coefficients
 from planner.compiled import Compiled, whole
 from planner.figures import Figures, Growth
+from planner.folding import Even, Folding
 from planner.hybridep import buffer_bytes, growth_bytes, near_balanced_tokens, padded_tokens
 from planner.internode import require_tokens
 from planner.local import Local
@@ -44,12 +45,19 @@ class Loader:
         self.allowance = table.allowance if local.ep > 1 else Allowance()
         self._per_token = allowed_per_token(self.allowance, local.top_k)
         self._worst = min(local.top_k, local.local_experts)
+        rows, slots = local.top_k, local.group_ranks
+        more = max(rows, min(self._per_token, slots * self._worst))
+        self._headless = Even(rows, more, slots, 0, 0)
+        self._part = Even(rows, more, slots, 1, 0)  # all tokens lie in one chunk of the head
+        self._whole = Even(rows, more, slots, 0, local.head_chunk)
+        self._recomputes_all = local.recompute == "full"
+        self._folded_for: tuple[Even | None, bool, bool] = None, False, False
+        self._folding: Folding | None = None
         self._buffered = local.dispatcher == "hybridep"
         self._slot_bytes = self.buffer_bytes(1)
         self._grown: tuple[tuple[int, int], Growth] = (-1, -1), NO_GROWTH
         self._laid: tuple[Batch, Layout] | None = None
-        self._slots: list[int] | None = None
-        self._groups: list[tuple[int, ...]] = []
+        self._slots: list[int] = []
 
     def lay_out(self, batch: Batch) -> Layout:
         """Return `planner.batch.lay_out`'s layout; the last batch's is kept."""
@@ -64,10 +72,7 @@ class Loader:
         tokens = layout.dense_tokens
         first = tokens[0]
         if layout.even and type(held) is int and self.shares is None:
-            requests = len(layout.replicas[0])
-            group = self.local.group_ranks
-            work = self._work(first, requests, first, first * group, None, layout, accumulating)
-            return [self._figures(work, layout, first, held)] * self.world
+            return [self._evenly(layout, first, held, accumulating)] * self.world
         return self._rank_by_rank(layout, held, accumulating)
 
     def kinds(self, layout: Layout, held: int) -> list[Figures]:
@@ -77,40 +82,75 @@ class Loader:
             return [figures[0]]
         return list(dict.fromkeys(figures))
 
+    def _evenly(self, layout: Layout, tokens: int, held: int, accumulating: bool) -> Figures:
+        """Return the figures of all ranks, which hold as many tokens under balanced routing.
+
+        Every count follows from the tokens: an even share of the group's pairs is as many as the
+        rank's own tokens make.
+        """
+        local = self.local
+        even = self._whole if tokens >= local.head_chunk else self._part
+        if layout.headless:
+            even = self._headless
+        forward_only = layout.forward_only and self._recomputes_all
+        work: Work = tuple.__new__(  # half the time of the constructor
+            Work,
+            (
+                local.layers,
+                tokens,
+                len(layout.replicas[0]),
+                tokens * even.rows,
+                tokens * even.more_rows,
+                tokens * even.slots,
+                tokens * even.head + even.head_once,
+                accumulating,
+                forward_only,
+                local.linear_layers,
+            ),
+        )
+        kind = even, accumulating, forward_only
+        if self._folded_for != kind:
+            margin = self.table.margin_milli
+            self._folding = self.compiled.folding(accumulating, forward_only, margin, even)
+            self._folded_for = kind
+        return Figures(
+            self.compiled,
+            work,
+            self.table.margin_milli,
+            self._growth(layout, tokens, held),
+            self.table.call_bytes,
+            self._folding,
+        )
+
     def _rank_by_rank(
         self, layout: Layout, held: int | tuple[int, ...], accumulating: bool
     ) -> list[Figures]:
-        if self._slots is None:
-            self._place_ranks()
-        assert self._slots is not None
+        topology, tokens = self.topology, layout.dense_tokens
+        if not self._slots:
+            self._slots = [
+                topology.dp_rank(rank) * topology.cp + topology.cp_rank(rank)
+                for rank in range(self.world)
+            ]
+        requests = [len(run) for run in layout.replicas]
         known: dict[tuple[int, int, int, int, int, int], Figures] = {}
         found: list[Figures] = []
-        for rank, slot in enumerate(self._slots):
-            group = [layout.dense_tokens[peer] for peer in self._groups[rank]]
+        size = len(topology.expert_group(0))
+        for first in range(0, self.world, size):
+            slots = self._slots[first : first + size]
+            group = [tokens[slot] for slot in slots]
             busiest, together = max(group), sum(group)
-            expert = self.topology.ep_rank(rank) if self.shares else 0
-            requests = len(layout.replicas[slot // self.topology.cp])
-            mine = held if isinstance(held, int) else held[rank]
-            key = (layout.dense_tokens[slot], requests, busiest, together, expert, mine)
-            figures = known.get(key)
-            if figures is None:
-                shares = self.shares[rank] if self.shares else None
-                work = self._work(key[0], requests, busiest, together, shares, layout, accumulating)
-                figures = known[key] = self._figures(work, layout, busiest, mine)
-            found.append(figures)
+            for rank, slot in enumerate(slots, first):
+                expert = topology.ep_rank(rank) if self.shares else 0
+                mine = held if isinstance(held, int) else held[rank]
+                count = requests[slot // topology.cp]
+                key = (tokens[slot], count, busiest, together, expert, mine)
+                figures = known.get(key)
+                if figures is None:
+                    shares = self.shares[rank] if self.shares else None
+                    work = self._work(*key[:4], shares, layout, accumulating)
+                    figures = known[key] = self._figures(work, layout, busiest, mine)
+                found.append(figures)
         return found
-
-    def _place_ranks(self) -> None:
-        """Note where each rank and its expert group find their tokens in a layout."""
-        topology = self.topology
-        self._slots = [
-            topology.dp_rank(rank) * topology.cp + topology.cp_rank(rank)
-            for rank in range(self.world)
-        ]
-        self._groups = [
-            tuple(self._slots[peer] for peer in topology.expert_group(rank))
-            for rank in range(self.world)
-        ]
 
     def _work(
         self,
@@ -146,7 +186,7 @@ class Loader:
             busiest * local.group_ranks,
             head,
             accumulating,
-            layout.forward_only and local.recompute == "full",
+            layout.forward_only and self._recomputes_all,
             local.linear_layers,
         )
 
@@ -179,10 +219,12 @@ class Loader:
             return self._grown[1]
         needed = padded_tokens(busiest, self.local.group_ranks)
         require_tokens(needed, self.local.domains)
-        slot = self._slot_bytes
-        growth = growth_bytes(needed * slot, held * slot, policy)
-        bound = whole(growth * self.table.growth_margin_milli)
-        found = Growth(needed, growth, Bytes(bound))
+        found = Growth(needed, NO_BYTES, NO_BYTES)
+        if needed > held:
+            slot = self._slot_bytes
+            growth = growth_bytes(needed * slot, held * slot, policy)
+            bound = whole(growth * self.table.growth_margin_milli)
+            found = Growth(needed, growth, Bytes(bound))
         self._grown = key, found  # a batch is often decided on again
         return found
 
@@ -198,4 +240,5 @@ class Loader:
         )
 
 
-NO_GROWTH = Growth(Tokens(0), Bytes(0), Bytes(0))
+NO_BYTES = Bytes(0)
+NO_GROWTH = Growth(Tokens(0), NO_BYTES, NO_BYTES)

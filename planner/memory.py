@@ -43,6 +43,9 @@ class MemorySample:
         ConfigError
             Naming the field, its ranks, and those of the topology.
         """
+        alike = type(self.held_tokens) is int and not self.held_over_bytes and not self.profiles
+        if alike and len(self.room_bytes) == world:
+            return
         held = self.held_tokens if isinstance(self.held_tokens, tuple) else ()
         for name, figures in (
             ("room_bytes", self.room_bytes),

@@ -34,6 +34,8 @@ class Moment(StrEnum):
     BACKWARD_LAYER = "backward_layer"
     BETWEEN_CALLS = "between_calls"
 
+    __hash__ = str.__hash__  # as equal text has; Enum's own is a Python function, met in each price
+
     @property
     def phase(self) -> Phase:
         """The part of the call in which the moment lies."""

@@ -1,11 +1,12 @@
 """Price: the bytes that one call will hold on one rank, term by term and moment by moment."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from planner.coefficients import MILLI, Unpriced
+from planner.coefficients import Unpriced
 from planner.explain import explain
-from planner.figures import Figures
+from planner.figures import Figures, StageFigure
+from planner.lines import Lines
 from planner.moments import Moment, Phase
 from planner.units import Bytes, Rows, Tokens
 
@@ -26,13 +27,28 @@ class MomentPrice(NamedTuple):
     layer: int
 
 
-class Line(NamedTuple):
-    """One term at one moment: copies x one copy = bytes (expected)."""
+class Moments(Mapping[Moment, MomentPrice]):
+    """Every stage's figures; they stand, a `MomentPrice` is made when it is read."""
 
-    term: str
-    moment: Moment
-    copies: float
-    expected: Bytes
+    __slots__ = ("_stages",)
+
+    def __init__(self, stages: tuple[StageFigure, ...]) -> None:
+        self._stages = stages
+
+    def __len__(self) -> int:
+        return len(self._stages)
+
+    def __iter__(self) -> Iterator[Moment]:
+        return iter([stage[0] for stage in self._stages])
+
+    def __getitem__(self, moment: Moment) -> MomentPrice:
+        for found, expected, bound, layer in self._stages:
+            if found == moment:
+                return MomentPrice(Bytes(expected), Bytes(bound), layer)
+        raise KeyError(moment)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 class Price:
@@ -64,22 +80,14 @@ class Price:
         return self.figures.routed_rows
 
     @property
-    def moments(self) -> Mapping[Moment, MomentPrice]:
+    def moments(self) -> Moments:
         """Bytes inside PyTorch at every moment."""
-        new = tuple.__new__  # a fifth of the time of the constructor
-        return {moment: new(MomentPrice, figures) for moment, *figures in self.figures.stages}
+        return Moments(self.figures.stages)
 
     @property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> Lines:
         """Every term at every moment at which it is live."""
-        found: list[Line] = []
-        for stage in self.figures.stages:
-            sizes = self.figures.terms(stage).items()
-            found += [
-                Line(name, stage[0], live.copies_milli / MILLI, size)
-                for (name, size), live in zip(sizes, self.figures.live(stage), strict=True)
-            ]
-        return tuple(found)
+        return self.figures.lines
 
     def peak(self, *phases: Phase) -> tuple[Bytes, Bytes]:
         """Return the fullest moment of these phases: expected and bound, each by itself."""

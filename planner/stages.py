@@ -76,14 +76,28 @@ def in_flight(topology: Topology, rank: int, microbatches: int) -> tuple[int, ..
     return tuple(flying)
 
 
-@lru_cache(maxsize=4096)
 def stage_of(num_layers: int, topology: Topology, rank: int, microbatches: int) -> Stage:
     """Return the stage of pipeline rank ``rank``; `ConfigError` as `chunks_of`."""
+    pp, vpp, uneven = topology.pp, topology.vpp, topology.stage_layers
+    return _stage_of(num_layers, pp, vpp, uneven, rank, microbatches)
+
+
+@lru_cache(maxsize=4096)
+def _stage_of(
+    num_layers: int,
+    pp: int,
+    vpp: int,
+    stage_layers: tuple[int, ...] | None,
+    rank: int,
+    microbatches: int,
+) -> Stage:
+    """Return a stage; topologies that differ in other axes alone share it."""
+    topology = Topology(pp=pp, vpp=vpp, stage_layers=stage_layers)
     chunks = chunks_of(num_layers, topology)[rank]
     return Stage(
         layers=tuple(layer for chunk in chunks for layer in chunk),
         chunks=chunks,
         in_flight=in_flight(topology, rank, microbatches),
         first=rank == 0,
-        last=rank == topology.pp - 1,
+        last=rank == pp - 1,
     )

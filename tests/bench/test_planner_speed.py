@@ -1,14 +1,17 @@
 """What a price, a decision and a search cost, beside the arithmetic of a closed formula.
 
-The yardstick is the work of Megatron-LM's own estimate (parameters of every kind of layer, total
-and active, by how they are divided, with their optimizer states, and one activation formula),
-written again here: as many reads of settings and sums, in plain Python. Beside the original, at 40
-layers, it takes 0.76 of the time. All figures are CPU time, taken turn by turn in one process.
+The yardstick is the work of Megatron-LM's own estimate (`megatron/training/
+theoretical_memory_usage.py`, which the megatron-core package leaves out): parameters of every kind
+of layer, total and active, by how they are divided, with their optimizer states, and one activation
+formula. Written again here it does as many reads of settings and sums in plain Python and comes to
+the same bytes; beside it the original's two functions take 1.05 of its time, and 1.25 with the text
+that they are reported in. All figures are CPU time, the least of several rounds taken turn by turn
+in one process.
 """
 
 import subprocess
 import sys
-from itertools import cycle
+from itertools import cycle, islice
 from statistics import median
 from time import process_time
 from types import SimpleNamespace
@@ -19,20 +22,19 @@ from planner import Batch, Coefficients, MemorySample, Step, Topology, compile_p
 from planner.search import every_topology, price_all
 from tests.conftest import qwen
 
-ROUNDS = 15
-EACH = 300
+ROUNDS = 40
+EACH = 200
 
-ORIGINAL = 1 / 0.76
-"""The original's time as a multiple of the yardstick's."""
+PRICE_LIMIT = 3.0
+"""A full explained price: every moment, expected and bound, and every term at each of them."""
 
-PRICE_LIMIT = 3.0 * ORIGINAL
-"""A full explained price (every moment, every term at the peak): three times the original."""
+DECISION_LIMIT = 1.25
+"""A decision: no more than the original's estimate as it is reported."""
 
-DECISION_LIMIT = 1.0 * ORIGINAL
-"""A decision: not more than the original's time, which is 5 to 8 microseconds."""
+TOPOLOGIES = 10_000
 
-TOPOLOGY_LIMIT = 15 * ORIGINAL
-"""A topology compiled and priced: 100 microseconds."""
+TOPOLOGY_LIMIT = 20
+"""A topology compiled and priced: 100 microseconds where the yardstick takes 5."""
 
 SETTINGS = SimpleNamespace(
     layers=40,
@@ -143,12 +145,12 @@ def seconds(run):
 
 
 def compare(**runs):
-    """Return the median CPU seconds of each, taken turn by turn."""
+    """Return the least CPU seconds of each, taken turn by turn."""
     taken = {name: [] for name in runs}
     for _ in range(ROUNDS):
         for name, run in runs.items():
             taken[name].append(seconds(run))
-    return {name: median(times) for name, times in taken.items()}
+    return {name: min(times) for name, times in taken.items()}
 
 
 def say(text):
@@ -164,42 +166,54 @@ def test_a_price_and_a_decision(table):
     sample = MemorySample.alike(2, 10**13, held_tokens=194_816)
     batch = Batch(tokens=194_753)
 
-    def price():
+    def summary():
         price = pricer.price(next(batches))
         return price.moments, price.terms, price.demand_bytes, price.retained_bytes
 
+    def explained():
+        price = pricer.price(next(batches))
+        return price.moments, price.lines.expected, price.demand_bytes, price.retained_bytes
+
     times = compare(
         formula=lambda: formula(SETTINGS),
-        price=price,
+        summary=summary,
+        explained=explained,
         decision=lambda: pricer.admit(batch, sample, allow_unpriced=True),
         decision_of_a_new_batch=lambda: pricer.admit(next(batches), sample, allow_unpriced=True),
-        every_line=lambda: pricer.price(batch).lines,
     )
     unit = times["formula"]
+    lines = len(pricer.price(batch).lines)
     say(
-        f"{table}: "
+        f"{table}, {lines} lines: "
         + "; ".join(f"{name} {t * 1e6:.1f} µs = {t / unit:.2f} x" for name, t in times.items())
     )
-    assert times["price"] < PRICE_LIMIT * unit
-    assert times["decision"] < DECISION_LIMIT * unit
+    assert times["summary"] < PRICE_LIMIT * unit
+    assert times["explained"] < PRICE_LIMIT * unit
+    assert times["decision_of_a_new_batch"] < DECISION_LIMIT * unit
 
 
 @pytest.mark.bench
 def test_ten_thousand_topologies():
-    """Reference: 100 microseconds a topology, about 15 times the original formula."""
-    model, batch = qwen(num_layers=48), Batch(requests=[1024] * 1024)
+    """Reference: 100 microseconds a topology, 20 times the formula."""
+    model = qwen(num_layers=48, full_attention_interval=1, linear_attention=None)
+    batch, step = Batch(requests=[256] * 4096), Step(nvlink_ranks=64)
     places = [
         topology
-        for world in (64, 128, 256, 512, 1024)
+        for world in (32, 64, 128, 256, 512, 1024, 2048, 4096)
         for topology in every_topology(world)
-        if topology.pp == 1 and 256 % topology.ep == 0 and topology.tp <= 16 and topology.etp <= 8
+        if topology.pp == 1 and 256 % topology.ep == 0 and topology.tp <= 16 and topology.etp <= 16
     ]
     table = Coefficients.load("megatron-local")
     unit = compare(formula=lambda: formula(SETTINGS))["formula"]
     start = process_time()
-    priced = list(price_all(model, places, batch, 80 * 10**9, Step(), table))
-    each = (process_time() - start) / len(priced)
-    say(f"{len(priced)} topologies: {each * 1e6:.1f} µs each = {each / unit:.2f} x the formula")
+    priced = list(islice(price_all(model, places, batch, 80 * 10**9, step, table), TOPOLOGIES))
+    taken = process_time() - start
+    each = taken / len(priced)
+    say(
+        f"{len(priced)} topologies: {taken:.2f} s, {each * 1e6:.1f} µs each = "
+        f"{each / unit:.2f} x the formula"
+    )
+    assert len(priced) == TOPOLOGIES
     assert each < TOPOLOGY_LIMIT * unit
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from planner import Batch, LinearAttention, Model, Step, Topology, shipped_tables
+from planner import Batch, LinearAttention, Model, Request, Step, Topology, shipped_tables
 
 TABLES = st.sampled_from(shipped_tables())
 
@@ -68,3 +68,21 @@ def batches() -> st.SearchStrategy[Batch]:
     return st.lists(st.integers(1, 4000), min_size=1, max_size=12).map(
         lambda lengths: Batch(requests=lengths)
     )
+
+
+def calls(topology: Topology) -> st.SearchStrategy[Batch]:
+    """Batches of every kind: also without gradients or targets, and laid out by the caller."""
+    slots = topology.dp * topology.cp
+    requests = st.builds(
+        lambda lengths, gradient, targets: Batch(
+            requests=[Request(tokens=n, gradient=gradient, targets=targets) for n in lengths]
+        ),
+        st.lists(st.integers(1, 4000), min_size=1, max_size=6),
+        st.booleans(),
+        st.sampled_from([0, 1, None]),
+    )
+    laid = st.one_of(
+        st.lists(st.integers(1, 4000), min_size=slots, max_size=slots),
+        st.integers(1, 4000).map(lambda tokens: [tokens] * slots),
+    )
+    return st.one_of(batches(), requests, laid.map(lambda tokens: Batch(rank_tokens=tokens)))

@@ -24,7 +24,7 @@ from planner.children import demands_of, split_layouts
 from planner.figures import Figures
 from planner.hybridep import BufferPolicy, growth_bytes
 from planner.local import localize
-from tests.planner.strategies import TABLES, batches, models, steps, topologies
+from tests.planner.strategies import TABLES, batches, calls, models, steps, topologies
 
 
 @given(models(), topologies(), steps(), TABLES, batches())
@@ -222,31 +222,44 @@ def test_renaming_ranks_renames_prices(model, topology, step, table, data):
     assert after == [before[group * size + member] for group in order for member in inside]
 
 
-@given(models(), topologies(), steps(), TABLES, batches(), st.booleans())
-def test_folded_forms_equal_the_sum_of_terms(model, topology, step, table, batch, accumulating):
+@given(models(), topologies(), steps(), TABLES, st.data(), st.booleans())
+def test_folded_forms_equal_the_sum_of_terms(model, topology, step, table, data, accumulating):
     """Reference: the sum of every term at every layer, which folding leaves out.
 
-    Layers that are alike are priced by a few linear forms; the same figures follow when each layer
-    is summed by itself.
+    Layers that are alike are priced by a few linear forms, of three counts where ranks are alike
+    too and of six elsewhere; the same figures and lines follow when each layer is summed by itself.
     """
+    batch = data.draw(calls(topology))
     pricer = compile_pricer(model, topology, step, coefficients=table)
     figures = pricer.figures(lay_out(batch, topology), 0, accumulating)
     for alike in dict.fromkeys(figures):
         if not alike.work.tokens:
             continue
-        rows = alike.work.rows, alike.work.more_rows
-        layers = alike.work.layers
-        apart = alike.work._replace(rows=(rows[0],) * layers, more_rows=(rows[1],) * layers)
-        summed = Figures(alike.compiled, apart, alike.margin_milli, alike.growth, alike.call_bytes)
+        settings = alike.margin_milli, alike.growth, alike.call_bytes
+        rows, more, layers = alike.work.rows, alike.work.more_rows, alike.work.layers
+        apart = alike.work._replace(rows=(rows,) * layers, more_rows=(more,) * layers)
+        summed = Figures(alike.compiled, apart, *settings)
+        for folded in (alike, Figures(alike.compiled, alike.work, *settings)):
+            for phase in Phase:
+                assert summed.expected(phase) == folded.expected(phase)
+                assert summed.bound(phase) == folded.bound(phase)
+            assert summed.demand == folded.demand == folded.demand_once
+            assert summed.expected_peak == folded.expected_peak
+            assert summed.persistent_bound == folded.persistent_bound
+            assert _but_layers(summed.stages) == _but_layers(folded.stages)
+            for phase in Phase:  # read once more, now that stages are known
+                assert summed.expected(phase) == folded.expected(phase)
         assert summed.stages == alike.stages
-        assert summed.demand == alike.demand == alike.demand_once
-        assert summed.persistent_bound == alike.persistent_bound
-        for phase in Phase:
-            assert summed.expected(phase) == alike.expected(phase)
-            assert summed.bound(phase) == alike.bound(phase)
-            assert alike.bound(phase) == max(
-                (bound for moment, _, bound, _ in alike.stages if moment.phase is phase), default=0
-            )
+        assert list(summed.lines) == list(alike.lines)
+        assert summed.terms(summed.peak) == alike.terms(alike.peak)
+        for stage in alike.stages:
+            of_stage = {line.term: line.expected for line in alike.lines if line[1] is stage[0]}
+            assert of_stage == alike.terms(stage)
+
+
+def _but_layers(stages):
+    """Return stages without the layer: equally full ones may be told apart by nothing."""
+    return [stage[:3] for stage in stages]
 
 
 def test_a_topology_names_the_ways_out():
