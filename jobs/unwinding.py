@@ -1,6 +1,7 @@
 """Signals that end a driver, heard as exceptions, so that it can put its jobs in order."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,7 +13,13 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def unwinding_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind the block as Ctrl-C does, instead of ending us on the spot."""
+    """Let SIGTERM and SIGHUP unwind the block as Ctrl-C does, instead of ending us on the spot.
+
+    Python hears signals in its main thread alone; in another, the block runs as it is.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def interrupt(signum: int, _frame: FrameType | None) -> None:
         raise Interrupted(signal.Signals(signum).name)
