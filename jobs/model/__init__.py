@@ -1,8 +1,12 @@
 """The Megatron-core model that the ranks run.
 
-Importing this package installs the CPU backend, without which Megatron cannot be imported here.
+Importing this package installs the CPU backend, without which Megatron cannot be imported here,
+unless the CUDA backend is installed already.
 """
 
-from jobs.backend import cpu
+from jobs import backend
 
-cpu.install()
+if backend.chosen() is None:
+    from jobs.backend import cpu
+
+    cpu.install()
