@@ -13,6 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
+from jobs.launch import SlurmLimits
 from pipeline.config import Settings, settings_of
 from planner.errors import ConfigError
 
@@ -55,11 +56,16 @@ class Schedule:
         if study not in known:
             raise ConfigError(f"no study {study!r}; conf/study has {', '.join(known)}")
         config = _composed(study, overrides)
+        settings = settings_of(config)
+        if isinstance(settings.launcher, SlurmLimits) and not settings.launcher.wait:
+            raise ConfigError(
+                "launcher.wait=false leaves before there is anything to compare; a schedule waits"
+            )
         return cls(
             study=study,
             home=(home or Path("outputs", study)).expanduser().absolute(),
             overrides=tuple(overrides),
-            settings=settings_of(config),
+            settings=settings,
             coefficients=config.coefficients,
             launcher=config.hydra.runtime.choices.launcher,
         )

@@ -77,6 +77,7 @@ def test_a_killed_holder_loses_it(tmp_path: Path) -> None:
     with pytest.raises(LeaseHeldError, match=rf"process {holder.pid}, since .* s old, touched"):
         take(path)
     holder.kill()
+    os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # dead, and left unreaped
     (said,) = take(path)
     assert f"process {holder.pid}" in said
     holder.communicate()

@@ -226,6 +226,7 @@ def test_the_entries_run_what_they_say(tmp_path: Path) -> None:
         (["nightly", "--", "out=elsewhere"], "out=elsewhere: a schedule sets out itself"),
         (["nightly", "--", "launcher.max_ranks=four"], "launcher.max_ranks must be an integer"),
         (["nightly", "--", "no_such=1"], "the overrides do not hold"),
+        (["nightly", "--", "launcher=slurm", "launcher.wait=false"], "a schedule waits"),
         (["nightly", "--", "coefficients=a,b"], "a schedule compares under one table"),
     ],
 )
