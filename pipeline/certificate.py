@@ -7,7 +7,6 @@ hashes of the table, the prior and the code that fitted.
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import date
@@ -18,15 +17,16 @@ import numpy as np
 from scipy.stats import beta
 
 from pipeline.regress import copies as fit_module
-from pipeline.regress.bound import MISS, Bound, fit_bound
-from pipeline.regress.copies import Arguments, Fitted, expected, fit_copies
-from pipeline.regress.held_out import errors, hold_out, peaks
-from pipeline.regress.sighting import Sighting
-from pipeline.regress.solve import FitError, conformal
+from pipeline.regress.allowance import fit_allowance
+from pipeline.regress.bound import Bound, fit_bound
+from pipeline.regress.copies import Arguments, Fitted, fit_copies
+from pipeline.regress.effects import figures
+from pipeline.regress.held_out import errors, hold_out
+from pipeline.regress.rows import Floats, Ints
+from pipeline.regress.sighting import Sightings
 from pipeline.regress.table_text import table_text
 from planner.coefficients import Coefficients, table_digest
 from planner.errors import PlannerError
-from planner.routing import Allowance
 
 SCHEMA = 1
 
@@ -36,7 +36,7 @@ class CertificateError(PlannerError):
 
 
 def certify(
-    sightings: Sequence[Sighting],
+    sightings: Sightings,
     prior_name: str,
     *,
     name: str,
@@ -44,15 +44,12 @@ def certify(
     arguments: Arguments,
     excluded: Sequence[str],
     faults: Sequence[str],
-    imbalance: Sequence[float],
     sources: Mapping[str, str],
 ) -> tuple[str, dict[str, Any]]:
     """Fit a table and return its text and its certificate.
 
     Parameters
     ----------
-    imbalance
-        Rows that arrived over rows expected: what the allowance on measured routing is fitted on.
     sources
         As `pipeline.regress.table_text.table_text` takes them.
 
@@ -63,16 +60,17 @@ def certify(
     """
     prior = Coefficients.load(prior_name)
     fitted = fit_copies(sightings, prior, arguments)
-    held = hold_out(sightings, prior, arguments)
-    whole = peaks(fitted.design)
-    places = [fitted.design.targets[i].sighting for i in whole]
-    sizes = expected(fitted.design, fitted.copies)[whole]
+    held = hold_out(sightings, fitted.design, arguments)
+    whole = fitted.design.whole
+    places = fitted.design.peaks.sighting[whole]
+    sizes = fitted.design.peaks.expected(fitted.copies)[whole]
+    rows = fit_allowance(sightings)
     bound = fit_bound(sightings, sizes, places, held)
     table = replace(
         bound.on(fitted.table),
         name=name,
         date=fitted_on,
-        allowance=fit_allowance(prior.allowance, imbalance),
+        allowance=rows.on(prior.allowance),
         what=f"{prior.what}; fitted on {len(sightings)} measured calls",
     )
     entries = {key.entry for key in fitted.design.keys}
@@ -100,27 +98,16 @@ def certify(
             **{
                 f"without_{one.fact}": {
                     "kinds": one.kinds,
-                    **errors(sightings, one.places, one.expected),
+                    **errors(sightings, one.sighting, one.expected),
                 }
                 for one in held
             },
         },
         "bound": _bound(sightings, places, sizes, bound),
-        "rows": {"records": len(imbalance), "measured": table.allowance.measured},
+        "rows": rows.document(),
+        "figures": figures(sightings, fitted),
     }
     return text, certificate
-
-
-def fit_allowance(prior: Allowance, imbalance: Sequence[float]) -> Allowance:
-    """Return the allowance on measured routing that rows seen give, at a miss rate of `MISS`.
-
-    The prior's where there are too few records to promise that.
-    """
-    try:
-        factor = conformal(np.array(imbalance), MISS)
-    except FitError:
-        return prior
-    return replace(prior, measured=max(1.0, math.ceil(factor * 100) / 100))
 
 
 def _identifiability(fitted: Fitted) -> dict[str, Any]:
@@ -150,13 +137,9 @@ def _coefficients(fitted: Fitted) -> list[dict[str, Any]]:
     ]
 
 
-def _bound(
-    sightings: Sequence[Sighting], places: Sequence[int], sizes: Any, bound: Bound
-) -> dict[str, Any]:
-    covered = sum(
-        sightings[place].seen[None] <= bound.margin * float(size) + bound.call_bytes
-        for place, size in zip(places, sizes, strict=True)
-    )
+def _bound(sightings: Sightings, places: Ints, sizes: Floats, bound: Bound) -> dict[str, Any]:
+    held = sightings.observed[places] <= bound.margin * sizes + bound.call_bytes
+    covered = int(held.sum())
     low, high = coverage_interval(covered, len(places))
     return {
         **asdict(bound),
@@ -173,14 +156,19 @@ def coverage_interval(covered: int, count: int, miss: float = 0.05) -> tuple[flo
     return low, high
 
 
-def sightings_digest(sightings: Sequence[Sighting]) -> str:
-    """Hash what was seen and of what: labels, widths on the rank, counts and bytes."""
+def sightings_digest(sightings: Sightings) -> str:
+    """Hash what was seen and of what: labels, counts on the rank, and bytes."""
     whole = hashlib.sha256()
-    for one in sightings:
-        seen = sorted((str(phase), size) for phase, size in one.seen.items())
-        terms = sorted((m.value, t, size) for (m, t), size in one.terms.items())
-        whole.update(repr((one.label, sorted(one.facts.items()), seen, terms)).encode())
-        whole.update(repr((one.local.layers, one.local.tp, tuple(one.work)[:7])).encode())
+    whole.update("\n".join(sightings.labels).encode())
+    for kind in sightings.kinds:
+        counts = kind.local.layers, kind.local.tp, tuple(kind.work)[:7]
+        whole.update(repr((counts, kind.facts)).encode())
+    for phase, seen in sorted(sightings.seen.items(), key=lambda item: str(item[0])):
+        whole.update(str(phase).encode() + seen.tobytes())
+    terms = sightings.terms
+    whole.update(repr([(moment.value, name) for moment, name in terms.kinds]).encode())
+    for column in (sightings.kind, sightings.rows, terms.sighting, terms.kind, terms.observed):
+        whole.update(np.ascontiguousarray(column).tobytes())
     return whole.hexdigest()
 
 

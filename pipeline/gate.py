@@ -4,22 +4,19 @@ The bound is held against every observation given; held-out errors are the certi
 table must be the one at hand.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from omegaconf import OmegaConf
 
 from pipeline.certificate import CertificateError, certificate_path, code_digest, require_certified
-from pipeline.regress.sighting import Sighting
-from planner.coefficients import Coefficients
-from planner.compiled import TermCompiler
+from pipeline.regress.design import make_design
+from pipeline.regress.sighting import Sightings
+from planner.coefficients import MILLI, Coefficients
 from planner.errors import ConfigError
-from planner.figures import Figures
-from planner.loads import NO_GROWTH
-from planner.moments import Phase
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,18 +59,26 @@ def table_path(name: str) -> Path:
     return Path(str(resources.files("planner.tables") / f"{name}.toml"))
 
 
-def unheld(sightings: Sequence[Sighting], table: Coefficients) -> list[str]:
-    """Return each sighting whose observed peak lies above the bound, with both figures."""
-    compiler = TermCompiler(table)
-    found = []
-    for one in sightings:
-        figures = Figures(
-            compiler.compile(one.local), one.work, table.margin_milli, NO_GROWTH, table.call_bytes
-        )
-        bound = max(figures.bound(Phase.FORWARD), figures.bound(Phase.BACKWARD))
-        observed = one.seen[None]
-        if observed > bound:
-            found.append(f"{one.label}: observed {observed} bytes, bound {bound}")
+def unheld(sightings: Sightings, table: Coefficients) -> list[str]:
+    """Return each sighting whose observed peak lies above the bound, with both figures.
+
+    The bound is that on the rows that arrived: what no allowance on routing should have to cover.
+    """
+    design = make_design(sightings, table)
+    whole = design.whole
+    places = design.peaks.sighting[whole]
+    sizes = design.peaks.expected(design.prior)[whole]
+    observed = sightings.observed[places]
+    bounds = np.ceil(sizes * table.margin_milli / MILLI) + table.call_bytes
+    found = [
+        f"{sightings.labels[places[i]]}: observed {observed[i]:.0f} bytes, bound {bounds[i]:.0f}"
+        for i in np.flatnonzero(observed > bounds)
+    ]
+    priced = np.isin(np.arange(len(sightings)), places)
+    found += [
+        f"{sightings.labels[place]}: {table.name} prices no moment of it"
+        for place in np.flatnonzero(~priced)
+    ]
     return found
 
 

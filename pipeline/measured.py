@@ -9,6 +9,7 @@ import csv
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,10 @@ REQUIRED = (
 )
 CONCENTRATED = 31 / 32
 """Share of the rows that the campaign's biased router sends to the first expert rank."""
+
+
+PUBLISHED = "published"
+"""Where a record's environment holds the row that it was imported from."""
 
 
 class MeasuredError(PlannerError):
@@ -119,6 +124,7 @@ def candidate_cells(measured: Measured) -> dict[str, Sighting]:
     return {label: one for label, one in found.items() if label not in known}
 
 
+@cache
 def _models() -> tuple[Mapping[str, Any], frozenset[str]]:
     data = tomllib.loads(
         (resources.files("pipeline") / "measured_models.toml").read_text(encoding="utf-8")
@@ -140,6 +146,11 @@ def _model(name: str, known: Mapping[str, Any]) -> Model:
             ),
         }
     return Model(name=name, **sizes)
+
+
+def sighting_of_row(row: Mapping[str, str]) -> Sighting:
+    """Return what one row of a table saw; raises `planner.errors.ConfigError` where it is wrong."""
+    return _cell(row, *_models()).sighting
 
 
 def lengths_of(text: str) -> tuple[int, ...]:
@@ -222,6 +233,8 @@ def _cell(
             facts=facts,
             local=local,
             work=work,
+            rows=routed,
+            cell=label,
             seen={phase: size for phase, size in seen.items() if size is not None},
         ),
         published_bytes=_bytes(row, "published_estimate_bytes"),

@@ -8,7 +8,7 @@ from pipeline.measured import candidate_cells, read_measured
 from pipeline.recorded import read_recorded
 from pipeline.regress.copies import Arguments
 from pipeline.regress.propose import propose
-from pipeline.regress.sighting import Sighting
+from pipeline.regress.sighting import Sighting, Sightings, gather
 from planner.coefficients import Coefficients
 
 CELLS_PRIOR = "nonfull-derived"
@@ -36,8 +36,6 @@ class Observations:
     ----------
     candidates
         Cells that could be added, by label.
-    imbalance
-        Rows that arrived over rows expected, where records tell both.
     prior
         Name of the table where a fit on these begins.
     arguments
@@ -45,9 +43,8 @@ class Observations:
         GPU's allocator rounds.
     """
 
-    sightings: Sequence[Sighting]
+    sightings: Sightings
     candidates: Mapping[str, Sighting]
-    imbalance: Sequence[float]
     prior: str
     arguments: Arguments
     excluded: Sequence[str]
@@ -60,9 +57,9 @@ class Observations:
         best = propose(self.sightings, self.candidates, table) if groups else []
         lines = [f"next sweep: add {label}" for label in best]
         for fact, way in () if best else WAYS.items():
-            kinds = {one.facts.get(fact, "") for one in self.sightings}
-            if groups and len(kinds) == 1:
-                lines.append(f"next sweep: all of these have {fact} {kinds.pop()}; {way}")
+            names = self.sightings.fact(fact).names
+            if groups and len(names) == 1:
+                lines.append(f"next sweep: all of these have {fact} {names[0]}; {way}")
         return lines
 
 
@@ -88,7 +85,6 @@ def read_observations(path: Path) -> Observations:
         return Observations(
             sightings=recorded.sightings,
             candidates=recorded.candidates,
-            imbalance=recorded.imbalance,
             prior=recorded.coefficients,
             arguments=Arguments(strength=0.0, floor_bytes=LEDGER_FLOOR),
             excluded=recorded.excluded,
@@ -97,9 +93,8 @@ def read_observations(path: Path) -> Observations:
         )
     measured = read_measured(path)
     return Observations(
-        sightings=[cell.sighting for cell in measured.cells],
+        sightings=gather([cell.sighting for cell in measured.cells]),
         candidates=candidate_cells(measured),
-        imbalance=(),
         prior=CELLS_PRIOR,
         arguments=Arguments(),
         excluded=measured.excluded,

@@ -1,45 +1,50 @@
 """Recorded: a sweep's records as sightings: peaks, what is retained, and each term at the peak.
 
 Routed rows are those that arrived, not those that were expected, so that copies are fitted and not
-routing. A record that says nothing of copies is left out, with the reason.
+routing. A record that says nothing of copies is left out, with the reason. Cells are read a few at
+a time, on every core where there are many, so that memory holds figures and never the records.
 """
 
+import multiprocessing
+import os
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from jobs.record import Observed, RankRecord
-from jobs.spec import CellSpec
-from pipeline.regress.sighting import Sighting
-from pipeline.store import Cell, read_store
-from planner.batch import Batch
+from jobs.completion import RECORD_NAME
+from pipeline.recorded_cell import CellPart, candidates, read_cell
+from pipeline.regress.sighting import Sighting, Sightings, gather, join
 from planner.errors import PlannerError
-from planner.figures import Figures
-from planner.local import localize
-from planner.moments import Moment, Phase
-from planner.pricer import compile_pricer
-from planner.step import Step
+
+AT_ONCE = 256
+"""Cells that one process reads before it hands on what they hold."""
+MANY = 2048
+"""Files from which on several processes read."""
 
 
 class RecordedError(PlannerError):
     """A folder of records that nothing can be fitted on."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Recorded:
-    """Sightings of a sweep, the table it was priced with, and what was left out.
+    """Sightings of a sweep, the table that most were priced with, and what was left out."""
 
-    ``imbalance`` has a ratio for each usable record at ep > 1: most rows that arrived at a layer
-    over the rows expected there.
-    """
-
-    sightings: tuple[Sighting, ...]
+    sightings: Sightings
     coefficients: str
-    imbalance: tuple[float, ...]
     candidates: Mapping[str, Sighting]
     excluded: tuple[str, ...]
     faults: tuple[str, ...]
+
+
+class _Part(NamedTuple):
+    """A `CellPart` whose sightings are laid out in columns, to be sent from one process."""
+
+    sightings: Sightings
+    rest: CellPart
 
 
 def read_recorded(out: Path) -> Recorded:
@@ -50,155 +55,68 @@ def read_recorded(out: Path) -> Recorded:
     RecordedError
         Where there are none, or none of them was observed to its end.
     """
-    store = read_store(out)
-    if not store.cells:
-        torn = f"; {len(store.faults)} faults, first: {store.faults[0]}" if store.faults else ""
+    cells, faults = _newest(out)
+    if not cells:
+        torn = f"; {len(faults)} faults, first: {faults[0]}" if faults else ""
         raise RecordedError(f"{out} holds no records; a sweep writes them{torn}")
-    sightings: list[Sighting] = []
+    parts = list(_read(out, cells))
     reasons: Counter[str] = Counter()
     tables: Counter[str] = Counter()
-    imbalance: list[float] = []
-    candidates: dict[str, Sighting] = {}
-    faults = list(store.faults)
-    for cell in store.cells:
-        if cell.spec is None:
-            reasons[f"{cell.label}: its spec is missing"] += len(cell.records)
-            continue
-        priced = _figures(cell.spec)
-        for record in cell.records:
-            reason = _unusable(record)
-            if reason is not None:
-                reasons[f"{cell.label}: {reason}"] += 1
-                continue
-            assert record.observed is not None
-            fault = _wrong(record.observed)
-            if fault:
-                faults.append(f"{cell.key} rank {record.rank} call {record.call}: {fault}")
-                continue
-            sightings.append(_sighting(cell, cell.spec, record, priced[record.rank]))
-            tables[cell.spec.coefficients] += 1
-            imbalance += _imbalance(record, cell.spec)
-        candidates |= _candidates(cell.spec)
+    for part in parts:
+        reasons += part.rest.reasons
+        tables += part.rest.tables
+        faults += part.rest.faults
     excluded = tuple(f"{reason} ({count} records)" for reason, count in sorted(reasons.items()))
-    if not sightings:
+    if not tables:
         why = "; ".join((*excluded, *faults)[:3])
         raise RecordedError(f"no record under {out} was observed to its end: {why}")
     return Recorded(
-        sightings=tuple(sightings),
+        sightings=join([part.sightings for part in parts]),
         coefficients=tables.most_common(1)[0][0],
-        imbalance=tuple(imbalance),
-        candidates=candidates,
+        candidates=candidates({i for part in parts for i in part.rest.identities}),
         excluded=excluded,
         faults=tuple(faults),
     )
 
 
-def _figures(spec: CellSpec) -> Mapping[int, Figures]:
-    pricer = compile_pricer(spec.model, spec.topology, spec.step, coefficients=spec.coefficients)
-    return dict(enumerate(pricer.figures(pricer.lay_out(spec.workload.batch()))))
-
-
-def _imbalance(record: RankRecord, spec: CellSpec) -> list[float]:
-    if spec.topology.ep == 1 or record.planned is None or record.observed is None:
-        return []
-    pairs = zip(record.observed.routed_rows, record.planned.routed_rows, strict=False)
-    ratios = [seen / expected for seen, expected in pairs if expected]
-    return [max(ratios)] if ratios else []
-
-
-def _candidates(spec: CellSpec) -> dict[str, Sighting]:
-    """Return cells that a next sweep could add: another LoRA rank, longer requests, fewer."""
-    batch = spec.workload.batch()
-    longer = Batch(requests=tuple(2 * length for length in batch.requests))
-    fewer = Batch(requests=tuple(2 * n for n in batch.requests[: len(batch.requests) // 2]))
-    found = {}
-    for words, other, step in (
-        (f"step.lora_rank={2 * spec.step.lora_rank}", batch, _ranked(spec)),
-        ("requests twice as long", longer, spec.step),
-        ("half the requests, twice as long", fewer, spec.step),
-    ):
-        if step is None or not other.requests:
+def _newest(out: Path) -> tuple[dict[str, list[Path]], list[str]]:
+    """Return the files of every cell's newest attempt, and files that are none of a record."""
+    cells: dict[str, tuple[int, list[Path]]] = {}
+    faults: list[str] = []
+    for path in sorted((out / "records").glob("*.jsonl")):
+        name = RECORD_NAME.fullmatch(path.name)
+        if name is None:
+            faults.append(f"{path.name}: no record file is named like this; it was left out")
             continue
-        pricer = compile_pricer(spec.model, spec.topology, step, coefficients=spec.coefficients)
-        try:
-            figures = pricer.figures(pricer.lay_out(other))[0]
-        except PlannerError:  # such a batch does not fit this topology: nothing to propose
-            continue
-        label = f"{spec.topology_name} with {words}"
-        found[label] = Sighting(
-            label=label,
-            facts={},
-            local=localize(spec.model, spec.topology, step),
-            work=figures.work,
-            seen={None: 1, Phase.RETAINED: 1},
-        )
-    return found
+        attempt = int(name["attempt"])
+        newest, files = cells.get(name["key"], (-1, []))
+        if attempt > newest:
+            cells[name["key"]] = (attempt, [path])
+        elif attempt == newest:
+            files.append(path)
+    return {key: files for key, (_, files) in cells.items()}, faults
 
 
-def _ranked(spec: CellSpec) -> Step | None:
-    rank = spec.step.lora_rank
-    return replace(spec.step, lora_rank=2 * rank) if rank else None
+def _read(out: Path, cells: Mapping[str, Sequence[Path]]) -> Iterator[_Part]:
+    """Read cells, `AT_ONCE` at a time, in the order given."""
+    keys = list(cells)
+    chunks = [
+        (out, {key: cells[key] for key in keys[start : start + AT_ONCE]})
+        for start in range(0, len(keys), AT_ONCE)
+    ]
+    cores = len(os.sched_getaffinity(0))
+    if cores == 1 or sum(map(len, cells.values())) < MANY:
+        yield from map(_read_some, chunks)
+        return
+    # forked: nothing runs here yet that a child must not inherit, and modules are not loaded again
+    with ProcessPoolExecutor(cores, multiprocessing.get_context("fork")) as pool:
+        yield from pool.map(_read_some, chunks)
 
 
-def _unusable(record: RankRecord) -> str | None:
-    """Return why a record says nothing of copies, or ``None``."""
-    if record.outcome != "ok":
-        return f"outcome {record.outcome}"
-    if record.observed is None or record.planned is None:
-        return "not planned or not observed"
-    if record.planned.decision.get("children", 1) != 1:
-        return "split: terms of several children lie together"
-    return None
-
-
-def _wrong(observed: Observed) -> str:
-    """Return what is no number of bytes in a record; empty where all are."""
-    figures = {
-        "working_set_bytes": observed.working_set_bytes,
-        "retained_bytes": observed.retained_bytes,
-        **{f"terms of {name}": size for name, size in observed.terms.items()},
-    }
-    for name, size in figures.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            return f"{name} = {size!r} is no number of bytes"
-    return "" if observed.working_set_bytes else "working_set_bytes is 0"
-
-
-def _sighting(cell: Cell, spec: CellSpec, record: RankRecord, figures: Figures) -> Sighting:
-    assert record.observed is not None
-    assert record.planned is not None
-    rows = tuple(record.observed.routed_rows)
-    work = figures.work._replace(rows=rows, more_rows=rows) if rows else figures.work
-    seen: dict[Phase | None, int] = {None: record.observed.working_set_bytes}
-    if record.observed.retained_bytes:
-        seen[Phase.RETAINED] = record.observed.retained_bytes
-    terms: dict[tuple[Moment, str], int] = {}
-    moment = Moment(record.planned.peak_moment)
-    if _same_moment(moment, record.observed.peak_at):
-        terms = {(moment, name): size for name, size in record.observed.terms.items()}
-    return Sighting(
-        label=f"{cell.label} rank {record.rank} call {record.call}",
-        facts={
-            "model": spec.model.name,
-            "size": f"{sum(spec.workload.batch().requests)} tokens",
-            "topology": spec.topology_name,
-            "lora rank": str(spec.step.lora_rank),
-            "class": f"{spec.weights.name} {record.temperature}",
-        },
-        local=localize(spec.model, spec.topology, spec.step),
-        work=work,
-        seen=seen,
-        terms=terms,
-    )
-
-
-def _same_moment(moment: Moment, peak_at: Mapping[str, str]) -> bool:
-    """Whether the meter saw the peak in the phase of the moment where it was expected."""
-    phase = peak_at.get("phase", "")
-    backward = phase in ("recompute", "backward")
-    if backward != (moment.phase is Phase.BACKWARD):
-        return False
-    module = peak_at.get("module", "")
-    return not moment.value.startswith("recompute_") or module.endswith(
-        moment.value.removeprefix("recompute_")
-    )
+def _read_some(chunk: tuple[Path, Mapping[str, Sequence[Path]]]) -> _Part:
+    out, cells = chunk
+    part = CellPart()
+    for key, files in cells.items():
+        read_cell(key, out / "specs" / f"{key}.json", files, part)
+    sightings, part.sightings = gather(part.sightings), []
+    return _Part(sightings, part)

@@ -51,7 +51,6 @@ def run(
             arguments=replace(arguments, draws=draws, seed=seed),
             excluded=found.excluded,
             faults=found.faults,
-            imbalance=found.imbalance,
             sources=found.sources,
         )
     except PlannerError as error:

@@ -13,8 +13,9 @@ import numpy as np
 
 from pipeline.regress.copies import FLOOR
 from pipeline.regress.held_out import LARGE, HeldOut
-from pipeline.regress.sighting import Sighting
-from pipeline.regress.solve import FitError, Floats, conformal, envelope, quantile
+from pipeline.regress.rows import Floats, Ints
+from pipeline.regress.sighting import Sightings
+from pipeline.regress.solve import FitError, conformal, envelope, quantile
 from planner.coefficients import MILLI, Coefficients
 
 SLACK = 0.0075
@@ -47,13 +48,11 @@ class Bound:
         return replace(table, margin_milli=round(self.margin * MILLI), call_bytes=self.call_bytes)
 
 
-def fit_bound(
-    sightings: Sequence[Sighting], fitted: Floats, places: Sequence[int], held: Sequence[HeldOut]
-) -> Bound:
+def fit_bound(sightings: Sightings, fitted: Floats, places: Ints, held: Sequence[HeldOut]) -> Bound:
     """Fit the bound on peaks, given what the fit expects and what fits without them expected."""
-    observed = np.array([sightings[i].seen[None] for i in places], dtype=float)
+    observed = sightings.observed[places]
     least = np.min([fitted, *(one.expected for one in held)], axis=0)
-    large = np.array([sightings[i].work.tokens >= LARGE for i in places])
+    large = sightings.tokens[places] >= LARGE
     if not large.any():
         large = np.ones_like(large)
     highest = float(envelope(least[large][:, None], observed[large])[0])

@@ -4,30 +4,33 @@ A peak is the fullest of several moments, and which one depends on the copies: t
 moment of each peak by the copies that it has, fits, and chooses again until nothing changes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from pipeline.regress.design import Design, make_design
+from pipeline.regress.fitted_table import with_copies
 from pipeline.regress.identify import Identified, identify
-from pipeline.regress.sighting import Design, Sighting, Target, make_design
-from pipeline.regress.solve import (
-    FitError,
-    Floats,
-    Prior,
-    bootstrap,
-    outliers,
-    robust,
-)
-from planner.coefficients import MILLI, Coefficients
+from pipeline.regress.rows import Bools, Floats, Ints, Rows
+from pipeline.regress.sighting import Sightings
+from pipeline.regress.solve import STILL, FitError, Prior, bootstrap, kept, outliers, robust
+from planner.coefficients import Coefficients
 
 NOISE = 0.015
 """Relative noise of a peak: rounding of the caching allocator's blocks."""
 FLOOR = 20e6
 """Bytes of noise whatever the size: small blocks, autotuning."""
+WHOLE = 2.0
+"""What the peak of a whole call weighs beside a figure of a phase or a term."""
+ALIKE, STEPS = 2e-5, 2**40
+"""Relative width within which terms' figures are solved as one row, and room for such widths."""
 ROUNDS = 8
+MOST_NAMED = 100
+"""Outliers that are named; the others are counted."""
+HARDLY = 1e-6
+"""Strength that decides only where data say nothing."""
+NOTHING = Identified(0, float("inf"), (), ())
 PRIOR_SHARE = 0.5
 """A coefficient whose variance is still this much of its prior's is said to stay there."""
 
@@ -80,50 +83,114 @@ class Fitted:
         return with_copies(self.design, self.copies, self.low, self.high)
 
 
-def expected(design: Design, copies: Floats) -> Floats:
-    """Return the expected bytes of every target."""
-    fullest = np.array([float((shape.rows @ copies).max()) for shape in design.shapes])
-    return fullest[[target.shape for target in design.targets]]
+class Solution(NamedTuple):
+    """Copies, the moments that they choose, the error that is far, and what is separated."""
+
+    copies: Floats
+    chosen: Ints
+    limit: float
+    identified: Identified
 
 
-def _weights(targets: Sequence[Target], floor: float) -> Floats:
-    size = np.array([t.observed for t in targets], dtype=float)
-    whole = np.array([2.0 if t.phase is None else 1.0 for t in targets])
-    weights: Floats = whole * NOISE * size / np.hypot(NOISE * size, floor)
+class _Figures(NamedTuple):
+    """Figures as they are solved: of terms, those of one coefficient and ratio are one row."""
+
+    rows: Rows
+    observed: Floats
+    weights: Floats
+    counts: Floats
+
+
+def solve_copies(design: Design, arguments: Arguments, use: Bools | None = None) -> Solution:
+    """Fit copies on some figures of a design, by default all; outliers hardly move them.
+
+    Without a prior, what the data cannot separate is held where the table has it.
+    """
+    use = np.ones(len(design.observed), dtype=bool) if use is None else use
+    terms = _bundled(design, arguments.floor_bytes, use)
+    found = Solution(design.prior, np.zeros(0, dtype=np.int64), np.inf, NOTHING)
+    for number in range(ROUNDS):
+        chosen = design.peaks.fullest(found.copies)
+        if np.array_equal(chosen, found.chosen):
+            break
+        start = found.copies if number else None
+        figures = _figures(design, chosen, terms, arguments.floor_bytes, use)
+        identified = identify(figures.rows, figures.observed, design.names, figures.counts)
+        if arguments.strength:
+            prior = Prior(design.prior, arguments.strength)
+            rows, observed, weights, counts = figures
+            copies, limit = robust(rows, observed, prior, weights, start, counts)
+        else:
+            held = np.array([identified.holds(name) for name in design.names])
+            copies, limit = _free(design.prior, held, figures, start)
+        settled = number and (np.abs(copies - found.copies) <= STILL).all()
+        found = Solution(copies, chosen, limit, identified)
+        if settled:
+            break
+    return found
+
+
+def _bundled(design: Design, floor: float, use: Bools) -> tuple[Ints, Floats, Floats, Floats]:
+    """Return coefficient, mean ratio, weight and count of terms' figures that are alike."""
+    mine = use[len(design.peaks.observed) :]
+    key, observed = design.term_key[mine], design.term_observed[mine]
+    ratio = design.term_size[mine] / observed
+    step = np.round(np.log(ratio) / ALIKE).astype(np.int64)
+    _, bundle = np.unique(key * STEPS + step + STEPS // 2, return_inverse=True)
+    squared = weight_of(observed, floor) ** 2
+    total = np.bincount(bundle, squared)
+    mean = np.bincount(bundle, squared * ratio) / total
+    counts = np.bincount(bundle).astype(float)
+    first = np.zeros(len(total), dtype=np.int64)
+    first[bundle] = key
+    return first, mean, np.sqrt(total), counts
+
+
+def _figures(
+    design: Design,
+    chosen: Ints,
+    terms: tuple[Ints, Floats, Floats, Floats],
+    floor: float,
+    use: Bools,
+) -> _Figures:
+    key, ratio, weights, counts = terms
+    mine = use[: len(design.peaks.observed)]
+    observed = design.peaks.observed[mine]
+    whole = np.where(design.is_whole[mine], WHOLE, 1.0)
+    return _Figures(
+        Rows(design.peaks.rows[chosen[mine]], key, ratio),
+        np.concatenate([observed, np.ones(len(key))]),
+        np.concatenate([whole * weight_of(observed, floor), weights]),
+        np.concatenate([np.ones(len(observed)), counts]),
+    )
+
+
+def weight_of(observed: Floats, floor: float) -> Floats:
+    """Return what a relative error weighs, of figures that have a floor of noise."""
+    weights: Floats = NOISE * observed / np.hypot(NOISE * observed, floor)
     return weights
 
 
-class Solution(NamedTuple):
-    """Copies, the rows of the moments that they choose, and each target's weight in the end."""
-
-    copies: Floats
-    matrix: Floats
-    weights: Floats
-
-
-def solve_copies(design: Design, targets: Sequence[Target], arguments: Arguments) -> Solution:
-    """Fit copies on some targets of a design; outliers hardly move them."""
-    copies = design.prior
-    observed = np.array([t.observed for t in targets], dtype=float)
-    weights = _weights(targets, arguments.floor_bytes)
-    prior = Prior(design.prior, arguments.strength) if arguments.strength else None
-    places = np.array([t.shape for t in targets])
-    chosen: list[int] = []
-    kept = np.ones_like(observed)
-    matrix = np.zeros((0, len(copies)))
-    for _ in range(ROUNDS):
-        now = [int(np.argmax(shape.rows @ copies)) for shape in design.shapes]
-        if now == chosen:
-            break
-        chosen = now
-        rows = np.array([shape.rows[i] for shape, i in zip(design.shapes, now, strict=True)])
-        matrix = rows[places]
-        copies, kept = robust(matrix, observed, prior, weights)
-    return Solution(copies, matrix, weights * kept)
+def _free(
+    prior: Floats, held: Bools, figures: _Figures, start: Floats | None
+) -> tuple[Floats, float]:
+    """Fit what is not held on what the held copies leave of each figure."""
+    rows, observed, weights, counts = figures
+    rest = np.maximum(observed - rows.times(np.where(held, prior, 0.0)), 0.0)
+    copies = prior.copy()
+    use = rest > 0
+    use[len(rows.wide) :] &= ~held[rows.key]  # a term that is held says nothing of the others
+    if held.all() or not use.any():
+        return copies, np.inf
+    scale = weights[use] * rest[use] / observed[use]
+    near = None if start is None else start[~held]
+    some = rows.take(use, ~held)
+    copies[~held], limit = robust(some, rest[use], None, scale, near, counts[use])
+    return copies, limit
 
 
 def fit_copies(
-    sightings: Sequence[Sighting], table: Coefficients, arguments: Arguments | None = None
+    sightings: Sightings, table: Coefficients, arguments: Arguments | None = None
 ) -> Fitted:
     """Fit the copies of a table on sightings.
 
@@ -134,28 +201,27 @@ def fit_copies(
     """
     arguments = arguments or Arguments()
     design = make_design(sightings, table)
-    if not design.targets:
+    observed = design.observed
+    if not len(observed):
         raise FitError(
             f"{len(sightings)} sightings hold no figure that {table.name} prices; "
             "name the table of their recompute mode"
         )
-    targets = design.targets
-    observed = np.array([t.observed for t in targets], dtype=float)
-    copies, matrix, weights = solve_copies(design, targets, arguments)
-    identified = identify(matrix, observed, design.names)
-    at_prior: tuple[str, ...] = ()
+    copies, chosen, limit, identified = solve_copies(design, arguments)
+    rows = design.at(chosen)
+    weights = weight_of(observed, arguments.floor_bytes)
+    weights[design.whole] *= WHOLE
+    weights *= kept(rows.times(copies) / observed - 1, limit)
+    held = np.array([identified.holds(name) for name in design.names])
     if arguments.strength:
-        at_prior = _still_at_prior(design, matrix * (weights / observed)[:, None], arguments)
+        at_prior = _still_at_prior(design, rows.scaled(1 / observed), weights, arguments)
         prior = Prior(design.prior, arguments.strength)
     else:
-        copies, prior = _held(design, matrix, observed, weights, identified)
-        at_prior = tuple(n for n in design.names if identified.holds(n))
-    groups = np.array([t.sighting for t in targets], dtype=np.int64)
-    low, high = _interval(matrix, observed, groups, arguments, prior, weights, copies)
-    for place, name in enumerate(design.names):
-        if identified.holds(name) and not arguments.strength:
-            low[place] = high[place] = copies[place]
-    far = outliers(matrix, observed, copies)
+        at_prior = tuple(name for name, stays in zip(design.names, held, strict=True) if stays)
+        prior = Prior(np.where(held, design.prior, copies), HARDLY)
+    low, high = _interval(design, rows, arguments, prior, weights, copies)
+    if not arguments.strength:
+        low[held] = high[held] = copies[held]
     return Fitted(
         design=design,
         copies=copies,
@@ -163,20 +229,33 @@ def fit_copies(
         high=high,
         identified=identified,
         at_prior=at_prior,
-        outliers=tuple(_describe(sightings, targets[i], matrix[i] @ copies) for i in far),
+        outliers=_outliers(sightings, design, rows, copies),
     )
 
 
-def _describe(sightings: Sequence[Sighting], target: Target, size: float) -> str:
-    phase = target.phase.value if target.phase is not None else "peak"
-    error = size / target.observed - 1
-    return f"{sightings[target.sighting].label}: {phase} fitted {error:+.1%} of observed"
+def _outliers(sightings: Sightings, design: Design, rows: Rows, copies: Floats) -> tuple[str, ...]:
+    """Name figures far from the fit, farthest first: `MOST_NAMED`, and how many more."""
+    observed, sizes = design.observed, rows.times(copies)
+    error = sizes / observed - 1
+    far = sorted(outliers(rows, observed, copies), key=lambda place: -abs(error[place]))
+    whole = len(design.peaks.observed)
+    named = []
+    for place in far[:MOST_NAMED]:
+        if place < whole:
+            phase = design.peaks.phase[place]
+            what = "peak" if phase is None else phase.value
+        else:
+            what = design.names[design.term_key[place - whole]]
+        label = sightings.labels[design.sighting[place]]
+        named.append(f"{label}: {what} fitted {error[place]:+.1%} of observed")
+    if len(far) > MOST_NAMED:
+        named.append(f"{len(far) - MOST_NAMED} more, less far")
+    return tuple(named)
 
 
 def _interval(
-    matrix: Floats,
-    observed: Floats,
-    groups: npt.NDArray[np.int64],
+    design: Design,
+    rows: Rows,
     arguments: Arguments,
     prior: Prior | None,
     weights: Floats,
@@ -185,9 +264,9 @@ def _interval(
     if not arguments.draws:
         return copies.copy(), copies.copy()
     draws = bootstrap(
-        matrix,
-        observed,
-        groups=groups,
+        rows,
+        design.observed,
+        groups=design.sighting,
         draws=arguments.draws,
         seed=arguments.seed,
         prior=prior,
@@ -197,43 +276,11 @@ def _interval(
     return np.minimum(low, copies), np.maximum(high, copies)
 
 
-def _held(
-    design: Design, matrix: Floats, observed: Floats, weights: Floats, identified: Identified
-) -> tuple[Floats, Prior]:
-    """Fit with what cannot be told apart held at its prior, firmly."""
-    held = np.array([identified.holds(name) for name in design.names])
-    rest = np.maximum(observed - matrix[:, held] @ design.prior[held], 0.0)
-    copies = design.prior
-    use = rest > 0
-    if (~held).any() and use.any():
-        scale = weights[use] * rest[use] / observed[use]
-        copies[~held] = robust(matrix[use][:, ~held], rest[use], None, scale)[0]
-    return copies, Prior(np.where(held, design.prior, copies), 1e-6)
-
-
-def _still_at_prior(design: Design, rows: Floats, arguments: Arguments) -> tuple[str, ...]:
-    scaled = rows * np.maximum(design.prior, 1.0)
+def _still_at_prior(
+    design: Design, relative: Rows, weights: Floats, arguments: Arguments
+) -> tuple[str, ...]:
+    unit = np.maximum(design.prior, 1.0)
+    squares = relative.squares(weights) * np.outer(unit, unit)
     strength = arguments.strength**2
-    left = strength * np.diag(np.linalg.inv(scaled.T @ scaled + strength * np.eye(scaled.shape[1])))
+    left = strength * np.diag(np.linalg.inv(squares + strength * np.eye(len(unit))))
     return tuple(n for n, share in zip(design.names, left, strict=True) if share > PRIOR_SHARE)
-
-
-def with_copies(
-    design: Design, copies: Floats, low: Floats | None = None, high: Floats | None = None
-) -> Coefficients:
-    """Return the design's table with other copies, rounded to thousandths, and their intervals."""
-    entries = list(design.table.copies)
-    for place, key in enumerate(design.keys):
-        entry = design.table.copies[key.entry]
-        moments = [moment for moment, milli in entry.at.items() if milli == key.milli]
-        value = round(float(copies[place]) * MILLI)
-        at = {**entries[key.entry].at, **dict.fromkeys(moments, value)}
-        interval = dict(entries[key.entry].interval)
-        if low is not None and high is not None:
-            ends = (
-                min(round(float(low[place]), 3), value / MILLI),
-                max(round(float(high[place]), 3), value / MILLI),
-            )
-            interval |= dict.fromkeys(moments, ends)
-        entries[key.entry] = replace(entries[key.entry], at=at, interval=interval)
-    return replace(design.table, copies=tuple(entries))

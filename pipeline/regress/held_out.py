@@ -1,68 +1,62 @@
 """Held out: what a fit says of the models, sizes and topologies that it has not seen."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.regress.copies import Arguments, expected, solve_copies
-from pipeline.regress.sighting import Design, Sighting, make_design
-from pipeline.regress.solve import Floats
-from planner.coefficients import Coefficients
+from pipeline.regress.copies import Arguments, solve_copies
+from pipeline.regress.design import Design
+from pipeline.regress.rows import Bools, Floats, Ints
+from pipeline.regress.sighting import Sightings
 
 FACTS = ("model", "size", "topology")
 LARGE = 1000
 """Tokens from which on a call is large: smaller ones are reported apart."""
+ENOUGH = 20_000
+"""Sightings that a fit without a kind is made on; of more, evenly spaced ones are taken."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class HeldOut:
-    """Expected peaks of the sightings that have one, each from a fit without its own kind."""
+    """Expected peaks of the sightings that have one, each from a fit without its own kind.
+
+    ``sighting`` are their places.
+    """
 
     fact: str
-    places: tuple[int, ...]
+    sighting: Ints
     expected: Floats
     kinds: int
 
 
-def peaks(design: Design) -> list[int]:
-    """Return the places of the targets that are peaks of whole calls."""
-    return [i for i, target in enumerate(design.targets) if target.phase is None]
-
-
-def hold_out(
-    sightings: Sequence[Sighting], table: Coefficients, arguments: Arguments
-) -> tuple[HeldOut, ...]:
+def hold_out(sightings: Sightings, design: Design, arguments: Arguments) -> tuple[HeldOut, ...]:
     """Fit without each model, size and topology in turn; facts with one kind alone are left out."""
-    design = make_design(sightings, table)
     found = []
-    whole = peaks(design)
+    whole = design.whole
+    places = design.peaks.sighting[whole]
+    enough = design.sighting % -(-len(sightings) // ENOUGH) == 0
     for fact in FACTS:
-        kinds = [sightings[t.sighting].facts.get(fact, "") for t in design.targets]
-        names = sorted(set(kinds))
-        if len(names) < 2:
+        kind = sightings.fact(fact).code
+        kinds = np.unique(kind[design.sighting])
+        if len(kinds) < 2:
             continue
-        sizes = np.zeros(len(design.targets))
-        for name in names:
-            rest = [t for t, kind in zip(design.targets, kinds, strict=True) if kind != name]
-            copies = solve_copies(design, rest, arguments).copies
-            here = np.array([kind == name for kind in kinds])
-            sizes[here] = expected(design, copies)[here]
-        found.append(
-            HeldOut(
-                fact, tuple(design.targets[i].sighting for i in whole), sizes[whole], len(names)
-            )
-        )
+        sizes = np.zeros(len(whole))
+        for one in kinds:
+            rest: Bools = enough & (kind[design.sighting] != one)
+            if not rest.any():  # all that is evenly spaced is of this kind
+                rest = kind[design.sighting] != one
+            copies = solve_copies(design, arguments, rest).copies
+            here = kind[places] == one
+            sizes[here] = design.peaks.expected(copies)[whole][here]
+        found.append(HeldOut(fact, places, sizes, len(kinds)))
     return tuple(found)
 
 
-def errors(
-    sightings: Sequence[Sighting], places: Sequence[int], sizes: Floats
-) -> Mapping[str, float | int]:
+def errors(sightings: Sightings, places: Ints, sizes: Floats) -> Mapping[str, float | int]:
     """Return counts, median and worst relative error of large calls, and of small ones apart."""
-    observed = np.array([sightings[i].seen[None] for i in places], dtype=float)
-    large = np.array([sightings[i].work.tokens >= LARGE for i in places])
-    error = np.abs(sizes / observed - 1)
+    large = sightings.tokens[places] >= LARGE
+    error = np.abs(sizes / sightings.observed[places] - 1)
     figures: dict[str, float | int] = {}
     for name, some in (("large", large), ("small", ~large)):
         figures[f"{name}_cells"] = int(some.sum())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import qr
 
-from pipeline.regress.solve import Floats
+from pipeline.regress.rows import Floats, Rows
 
 TOLERANCE = 1e-3
 """Columns that differ by less than this, relative to their length, are one to the data."""
@@ -38,15 +38,22 @@ class Identified:
         return name in self.unseen or any(name in group for group in self.groups)
 
 
-def identify(matrix: Floats, observed: Floats, names: Sequence[str]) -> Identified:
-    """Find collinear columns by a pivoted QR of the columns, weighed and scaled to unit length."""
-    rows = matrix / observed[:, None]
-    norms = np.linalg.norm(rows, axis=0)
+def identify(
+    rows: Rows, observed: Floats, names: Sequence[str], counts: Floats | None = None
+) -> Identified:
+    """Find collinear columns by a pivoted QR of the columns, weighed and scaled to unit length.
+
+    The rows' triangle stands for them: it has the columns' lengths and angles, and few rows.
+    ``counts`` say how many observations each row stands for.
+    """
+    often = np.ones(len(rows)) if counts is None else np.sqrt(counts)
+    whole = rows.scaled(often / observed).triangle()
+    norms = np.linalg.norm(whole, axis=0)
     seen = np.flatnonzero(norms > 0)
     unseen = tuple(names[i] for i in range(len(names)) if norms[i] == 0)
     if not len(seen):
         return Identified(0, float("inf"), (), unseen)
-    scaled = rows[:, seen] / norms[seen]
+    scaled = whole[:, seen] / norms[seen]
     triangle, order = qr(scaled, mode="r", pivoting=True)
     diagonal = np.zeros(len(seen))
     diagonal[: min(triangle.shape)] = np.abs(np.diag(triangle))
@@ -68,21 +75,23 @@ def identify(matrix: Floats, observed: Floats, names: Sequence[str]) -> Identifi
 
 
 def next_cells(
-    matrix: Floats, observed: Floats, names: Sequence[str], candidates: Mapping[str, Floats]
+    rows: Rows, observed: Floats, names: Sequence[str], candidates: Mapping[str, Floats]
 ) -> list[str]:
     """Return the candidate cells that would separate most, best first.
 
     Each candidate is a row of bytes per copy. A candidate helps where it raises the rank, or else
     lowers the number of collinear coefficients.
     """
-    before = identify(matrix, observed, names)
+    before = identify(rows, observed, names)
+    few = rows.scaled(1 / observed).triangle()  # stands for all rows, in as many as columns
+    ones = np.ones(len(few))
     open_before = sum(len(group) for group in before.groups) + len(before.unseen)
     helps: list[tuple[int, str]] = []
     for label, row in candidates.items():
         total = float(row.sum())
         if total <= 0:
             continue
-        after = identify(np.vstack([matrix, row]), np.append(observed, total), names)
+        after = identify(Rows.of(np.vstack([few, row / total])), np.append(ones, 1.0), names)
         left = sum(len(group) for group in after.groups) + len(after.unseen)
         if left < open_before or after.rank > before.rank:
             helps.append((left - after.rank, label))

@@ -1,23 +1,21 @@
-"""Sightings: what was seen of one call on one rank, and the rows of bytes per copy behind it.
+"""Sightings: what was seen of many calls and ranks, in columns.
 
-A sighting of a peak has a row for every moment that may be the peak; which it is depends on the
-copies. A coefficient is one entry of a table and the moments at which it has the same copies.
+A `Sighting` is one call on one rank as a reader makes it; `Sightings` holds any number of them in
+arrays, so that a hundred thousand fit into memory and are priced together.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from pipeline.regress.solve import Floats
-from planner.coefficients import MILLI, Coefficients
-from planner.compiled import TermCompiler, dot
-from planner.figures import Figures
-from planner.forms import PEAK_PHASES
-from planner.loads import NO_GROWTH
+from pipeline.regress.rows import Floats, Ints
 from planner.local import Local
 from planner.moments import Moment, Phase
 from planner.work import Work
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,164 +26,227 @@ class Sighting:
     ----------
     facts
         What groups sightings: model, size, topology, class.
+    cell
+        What calls of one run share.
+    work, rows
+        Its counts, and the routed rows that arrived: at each layer, or at all alike.
     seen
         Bytes observed: the fullest moment of a phase; of the whole call under ``None``.
-    terms
-        Bytes observed of each term at a moment, where a ledger saw them.
+    at, terms
+        Bytes observed of each term, and the moment, where a ledger saw them.
+    beside
+        Figures that copies do not make: planned and observed bytes.
+    arrived
+        Most rows that arrived at a layer: over those expected there, and over an even share.
     """
 
     label: str
     facts: Mapping[str, str]
     local: Local
     work: Work
+    rows: int | Sequence[int]
     seen: Mapping[Phase | None, int]
-    terms: Mapping[tuple[Moment, str], int] = field(default_factory=dict)
+    cell: str = ""
+    at: Moment | None = None
+    terms: Mapping[str, int] = field(default_factory=dict)
+    beside: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    arrived: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A coefficient: an entry of the table, by place, and its copies before the fit."""
+class Kind(NamedTuple):
+    """What sightings share: widths on the rank, counts other than routed rows, and facts."""
 
-    entry: int
-    milli: int
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Bytes of one copy of every coefficient, a row for each moment that may be the fullest."""
-
-    rows: Floats
-    moments: tuple[Moment, ...]
+    local: Local
+    work: Work
+    facts: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One observed figure of a sighting, and the place of its shape in the design."""
+class Codes(NamedTuple):
+    """A column of names: each sighting's place in a list of names."""
 
-    sighting: int
-    phase: Phase | None
-    observed: int
-    shape: int
+    names: tuple[str, ...]
+    code: Ints
+
+    def at(self, places: Ints) -> "Codes":
+        """Return the codes of some places."""
+        return Codes(self.names, self.code[places])
 
 
-@dataclass(frozen=True, slots=True)
-class Design:
-    """All targets over the coefficients of one table; sightings that are alike share shapes."""
+class Terms(NamedTuple):
+    """Bytes of terms at moments: the sighting, the place in ``kinds``, and the bytes of each."""
 
-    table: Coefficients
-    keys: tuple[Key, ...]
-    shapes: tuple[Shape, ...]
-    targets: tuple[Target, ...]
+    kinds: tuple[tuple[Moment, str], ...]
+    sighting: Ints
+    kind: Ints
+    observed: Floats
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Sightings:
+    """Many sightings, in columns; ``nan`` where a figure was not seen.
+
+    Parameters
+    ----------
+    rows
+        (sightings, layers) routed rows that arrived; zero beyond a sighting's own layers.
+    beside
+        (sightings, 2) planned and observed bytes of each figure.
+    arrived
+        (sightings, 2) as `Sighting.arrived`.
+    """
+
+    labels: tuple[str, ...]
+    kinds: tuple[Kind, ...]
+    kind: Ints
+    rows: Ints
+    cell: Codes
+    seen: Mapping[Phase | None, Floats]
+    terms: Terms
+    beside: Mapping[str, Floats]
+    arrived: Floats
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def fact(self, name: str) -> Codes:
+        """Return one fact of each; an empty name where it is not known."""
+        return _codes([dict(kind.facts).get(name, "") for kind in self.kinds]).at(self.kind)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Name of each coefficient: its term, and where one term has several, what sets it apart.
-
-        Facts of an entry and moments are named.
-        """
-        return tuple(self._name(key) for key in self.keys)
-
-    def _name(self, key: Key) -> str:
-        entry = self.table.copies[key.entry]
-        moments = [moment for moment, milli in entry.at.items() if milli == key.milli]
-        same = [k for k in self.keys if self.table.copies[k.entry].term == entry.term]
-        facts = [dict(self.table.copies[place].when.facts) for place in {k.entry for k in same}]
-        parts = [
-            f"{fact}={'/'.join(str(v) for v in values)}"
-            for fact, values in entry.when.facts
-            if len({other.get(fact) for other in facts}) > 1
-        ]
-        if len([k for k in same if k.entry == key.entry]) > 1:
-            parts.append("+".join(moments))
-        return f"{entry.term}[{'; '.join(parts)}]" if parts else entry.term
+    def tokens(self) -> Ints:
+        """Local tokens of each."""
+        return np.array([kind.work.tokens for kind in self.kinds])[self.kind]
 
     @property
-    def prior(self) -> Floats:
-        """Copies before the fit."""
-        return np.array([key.milli / MILLI for key in self.keys])
+    def observed(self) -> Floats:
+        """Peak of each whole call, bytes."""
+        return self.seen[None]
 
 
-Row = dict[Key, float]
-Rows = list[tuple[Moment, Row]]
+def gather(sightings: Sequence[Sighting]) -> Sightings:
+    """Lay sightings out in columns; those that share an object's identity are looked up once."""
+    count = len(sightings)
+    kinds: dict[Kind, int] = {}
+    known: dict[tuple[int, int, int], int] = {}
+    kind = np.empty(count, dtype=np.int64)
+    rows = np.zeros((count, max((s.work.layers for s in sightings), default=0)), dtype=np.int64)
+    terms: dict[tuple[Moment, str], int] = {}
+    named: dict[tuple[Moment, tuple[str, ...]], list[int]] = {}
+    term_kind: list[int] = []
+    term_bytes: list[int] = []
+    for i, one in enumerate(sightings):
+        same = id(one.local), id(one.work), id(one.facts)
+        if same not in known:
+            work = one.work._replace(rows=0, more_rows=0)
+            like = Kind(one.local, work, tuple(sorted(one.facts.items())))
+            known[same] = kinds.setdefault(like, len(kinds))
+        kind[i] = known[same]
+        rows[i, : one.work.layers] = one.rows
+        if one.at is not None:
+            names = one.at, tuple(one.terms)
+            if names not in named:
+                named[names] = [terms.setdefault((one.at, n), len(terms)) for n in one.terms]
+            term_kind += named[names]
+            term_bytes += one.terms.values()
+    held = [0 if one.at is None else len(one.terms) for one in sightings]
+    nothing = (np.nan, np.nan)
+    return Sightings(
+        labels=tuple([one.label for one in sightings]),
+        kinds=tuple(kinds),
+        kind=kind,
+        rows=rows,
+        cell=_codes([one.cell for one in sightings]),
+        seen={
+            phase: np.array([one.seen.get(phase, np.nan) for one in sightings], dtype=float)
+            for phase in dict.fromkeys(phase for one in sightings for phase in one.seen)
+        },
+        terms=Terms(
+            tuple(terms),
+            np.repeat(np.arange(count), held),
+            _ints(term_kind),
+            np.array(term_bytes, float),
+        ),
+        beside={
+            name: np.array([one.beside.get(name, nothing) for one in sightings], dtype=float)
+            for name in dict.fromkeys(name for one in sightings for name in one.beside)
+        },
+        arrived=np.array([one.arrived or nothing for one in sightings], float).reshape(-1, 2),
+    )
 
 
-def make_design(sightings: Sequence[Sighting], table: Coefficients) -> Design:
-    """Lay out every observed figure of some sightings as rows of bytes per copy."""
-    compiler = TermCompiler(table)
-    known: dict[tuple[Local, Work], Rows] = {}
-    places: dict[tuple[Local, Work, Phase | None, Moment | None, str], int] = {}
-    shapes: list[Rows] = []
-    targets: list[Target] = []
-
-    def place_of(sighting: Sighting, phase: Phase | None, at: Moment | None, term: str) -> int:
-        where = (sighting.local, sighting.work, phase, at, term)
-        if where not in places:
-            stages = known.get(where[:2])
-            if stages is None:
-                stages = known[where[:2]] = _stages(sighting, table, compiler)
-            rows = _rows_of(stages, table, phase, at, term)
-            places[where] = len(shapes) if rows else -1
-            if rows:
-                shapes.append(rows)
-        return places[where]
-
-    for number, sighting in enumerate(sightings):
-        for phase, observed in sighting.seen.items():
-            place = place_of(sighting, phase, None, "")
-            if place >= 0:
-                targets.append(Target(number, phase, observed, place))
-        for (moment, term), observed in sighting.terms.items():
-            place = place_of(sighting, moment.phase, moment, term)
-            if place >= 0 and observed > 0:
-                targets.append(Target(number, moment.phase, observed, place))
-    keys = {key for stages in known.values() for _, row in stages for key in row}
-    ordered = sorted(keys, key=lambda key: (key.entry, -key.milli))
-    return Design(table, tuple(ordered), tuple(_shape(r, ordered) for r in shapes), tuple(targets))
-
-
-def _rows_of(
-    stages: Rows, table: Coefficients, phase: Phase | None, at: Moment | None, term: str
-) -> Rows:
-    """Return the rows behind one figure: of a phase, or of one term at one moment."""
-    if at is not None:
-        alone = {
-            key: size
-            for key, size in dict(stages).get(at, {}).items()
-            if table.copies[key.entry].term == term
-        }
-        return [(at, alone)] if alone else []
-    return [
-        (moment, row)
-        for moment, row in stages
-        if moment.phase is phase or (phase is None and moment.phase in PEAK_PHASES)
-    ]
+def join(parts: Sequence[Sightings]) -> Sightings:
+    """Put sightings that were laid out in parts, one or more, into one."""
+    if len(parts) == 1:
+        return parts[0]
+    kinds, kind = _renumbered([(part.kinds, part.kind) for part in parts])
+    terms, term_kind = _renumbered([(part.terms.kinds, part.terms.kind) for part in parts])
+    starts = np.cumsum([0, *map(len, parts)])
+    wide = max(part.rows.shape[1] for part in parts)
+    return Sightings(
+        labels=tuple([label for part in parts for label in part.labels]),
+        kinds=tuple(kinds),
+        kind=kind,
+        rows=np.concatenate(
+            [np.pad(part.rows, ((0, 0), (0, wide - part.rows.shape[1]))) for part in parts]
+        ),
+        cell=Codes(*_renumbered([part.cell for part in parts])),
+        seen={
+            phase: np.concatenate([p.seen.get(phase, np.full(len(p), np.nan)) for p in parts])
+            for phase in dict.fromkeys(phase for part in parts for phase in part.seen)
+        },
+        terms=Terms(
+            terms,
+            np.concatenate(
+                [part.terms.sighting + start for part, start in zip(parts, starts, strict=False)]
+            ),
+            term_kind,
+            np.concatenate([part.terms.observed for part in parts]),
+        ),
+        beside={
+            name: np.concatenate([p.beside.get(name, np.full((len(p), 2), np.nan)) for p in parts])
+            for name in dict.fromkeys(name for part in parts for name in part.beside)
+        },
+        arrived=np.concatenate([part.arrived for part in parts]),
+    )
 
 
-def _shape(found: Rows, ordered: Sequence[Key]) -> Shape:
-    at = {key: i for i, key in enumerate(ordered)}
-    matrix = np.zeros((len(found), len(ordered)))
-    for i, (_, row) in enumerate(found):
-        for key, size in row.items():
-            matrix[i, at[key]] += size
-    return Shape(matrix, tuple(moment for moment, _ in found))
+def select(sightings: Sightings, places: Ints) -> Sightings:
+    """Return some of many sightings, in ascending order of their places."""
+    old = sightings.terms
+    mine = np.isin(old.sighting, places)
+    return replace(
+        sightings,
+        labels=tuple([sightings.labels[place] for place in places]),
+        kind=sightings.kind[places],
+        rows=sightings.rows[places],
+        cell=sightings.cell.at(places),
+        seen={phase: seen[places] for phase, seen in sightings.seen.items()},
+        terms=Terms(
+            old.kinds,
+            np.searchsorted(places, old.sighting[mine]),
+            old.kind[mine],
+            old.observed[mine],
+        ),
+        beside={name: figures[places] for name, figures in sightings.beside.items()},
+        arrived=sightings.arrived[places],
+    )
 
 
-def _stages(sighting: Sighting, table: Coefficients, compiler: TermCompiler) -> Rows:
-    """Return each moment's bytes of one copy of every coefficient, at its fullest layer."""
-    compiled = compiler.compile(sighting.local)
-    figures = Figures(compiled, sighting.work, table.margin_milli, NO_GROWTH)
-    entry_of = {
-        entry.term: place
-        for place, entry in enumerate(table.copies)
-        if entry.when.mismatch(sighting.local) is None
-    }
-    found: Rows = []
-    for stage in figures.stages:
-        quantities = sighting.work.at(stage[3], sighting.work.rows)
-        row = {
-            Key(entry_of[live.term.name], live.copies_milli): dot(live.weights, quantities)
-            / live.copies_milli
-            for live in figures.live(stage)
-        }
-        found.append((stage[0], row))
-    return found
+def _ints(values: Sequence[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
+def _codes(names: Sequence[str]) -> Codes:
+    known: dict[str, int] = {}
+    code = _ints([known.setdefault(name, len(known)) for name in names])
+    return Codes(tuple(known), code)
+
+
+def _renumbered(columns: Sequence[tuple[tuple[T, ...], Ints]]) -> tuple[tuple[T, ...], Ints]:
+    """Return names of all columns, each once, and the codes in them one behind the other."""
+    known: dict[T, int] = {}
+    codes = []
+    for names, code in columns:
+        places = _ints([known.setdefault(name, len(known)) for name in names])
+        codes.append(places[code] if len(names) else code)
+    return tuple(known), np.concatenate(codes)

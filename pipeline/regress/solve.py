@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import linprog, nnls
 from scipy.sparse import hstack, identity
 
+from pipeline.regress.rows import JITTER, Floats, Ints, Rows
 from planner.errors import PlannerError
-
-Floats = npt.NDArray[np.float64]
 
 HUBER = 2.5
 """Errors beyond this many robust deviations weigh less: they keep their sign, not their size."""
@@ -26,8 +24,8 @@ LEAST = 1e-3
 ROUNDS = 12
 MOST_GROUPS = 2000
 """Groups of a bootstrap: more are drawn in bundles."""
-JITTER = 1e-12
-"""Added to squares of unit columns, so that ones that are collinear have a factor too."""
+STILL = 1e-5
+"""Coefficients that move by less than this, relative to 1 or to themselves, have settled."""
 
 
 class FitError(PlannerError):
@@ -45,18 +43,18 @@ class Prior:
     strength: float
 
 
-def require_observations(matrix: Floats, observed: Floats) -> None:
+def require_observations(rows: Rows, observed: Floats) -> None:
     """Raise `FitError` where there is nothing to fit, or a figure is not a positive number."""
     if not len(observed):
         raise FitError("no observations to fit on; a sweep or a table of measured cells gives them")
-    if not np.isfinite(matrix).all() or not np.isfinite(observed).all():
+    if not np.isfinite(rows.wide).all() or not np.isfinite(observed).all():
         raise FitError("an observation is no finite number of bytes")
-    if (matrix < 0).any() or (observed <= 0).any():
+    if (rows.wide < 0).any() or (rows.size < 0).any() or (observed <= 0).any():
         raise FitError("bytes must be positive; an observation or a size is not")
 
 
 def least_squares(
-    matrix: Floats, observed: Floats, prior: Prior | None = None, weights: Floats | None = None
+    rows: Rows, observed: Floats, prior: Prior | None = None, weights: Floats | None = None
 ) -> Floats:
     """Return the non-negative coefficients of least squared relative error.
 
@@ -65,47 +63,86 @@ def least_squares(
     FitError
         As `require_observations`.
     """
-    require_observations(matrix, observed)
+    require_observations(rows, observed)
     scale = np.ones_like(observed) if weights is None else weights
-    rows, target = matrix * (scale / observed)[:, None], scale.copy()
-    norms = np.linalg.norm(rows, axis=0)
-    norms[norms == 0] = 1.0
+    relative = rows.scaled(1 / observed)
+    return least(relative.squares(scale), relative.sums(scale), prior)
+
+
+def least(squares: Floats, sums: Floats, prior: Prior | None) -> Floats:
+    """Return the non-negative minimum of a sum of squares, drawn towards a prior."""
+    width = len(sums)
+    unit = np.maximum(prior.values, 1.0) if prior is not None else np.ones(width)
+    squares, sums = squares * np.outer(unit, unit), sums * unit
     if prior is not None:
-        norms = np.maximum(prior.values, 1.0) ** -1.0
-        rows = np.vstack([rows / norms, prior.strength * np.eye(matrix.shape[1])])
-        target = np.concatenate([target, prior.strength * prior.values * norms])
-    else:
-        rows = rows / norms
-    found: Floats = nnls(rows, target)[0] / norms
+        squares = squares + prior.strength**2 * np.eye(width)
+        sums = sums + prior.strength**2 * prior.values / unit
+    norms = np.sqrt(np.diag(squares))
+    norms[norms == 0] = 1.0
+    lower = np.linalg.cholesky(squares / np.outer(norms, norms) + JITTER * np.eye(width))
+    found: Floats = nnls(lower.T, np.linalg.solve(lower, sums / norms))[0] / norms * unit
     return found
 
 
 def robust(
-    matrix: Floats, observed: Floats, prior: Prior | None = None, weights: Floats | None = None
-) -> tuple[Floats, Floats]:
-    """Return coefficients that outliers hardly move, and the weight that each observation kept."""
+    rows: Rows,
+    observed: Floats,
+    prior: Prior | None = None,
+    weights: Floats | None = None,
+    start: Floats | None = None,
+    counts: Floats | None = None,
+) -> tuple[Floats, float]:
+    """Return coefficients that outliers hardly move, and the error from which on one weighs less.
+
+    Parameters
+    ----------
+    start
+        Coefficients that are near already.
+    counts
+        How many observations each row stands for; by default one.
+    """
+    require_observations(rows, observed)
     base = np.ones_like(observed) if weights is None else weights
-    kept = np.ones_like(observed)
-    found = least_squares(matrix, observed, prior, base)
+    relative = rows.scaled(1 / observed)
+
+    def solve(scale: Floats) -> Floats:
+        return least(relative.squares(scale), relative.sums(scale), prior)
+
+    found = solve(base) if start is None else start
+    limit = np.inf
     for _ in range(ROUNDS):
-        error = np.abs(matrix @ found / observed - 1)
-        limit = HUBER * deviation(error)
-        new = np.minimum(1.0, np.sqrt(limit / np.maximum(error, limit)))
-        if np.allclose(new, kept, atol=1e-3):
+        error = np.abs(relative.times(found) - 1)
+        limit = HUBER * deviation(error, counts)
+        before, found = found, solve(base * kept(error, limit))
+        if (np.abs(found - before) <= STILL * np.maximum(before, 1.0)).all():
             break
-        kept = new
-        found = least_squares(matrix, observed, prior, base * kept)
-    return found, kept
+    return found, limit
 
 
-def deviation(errors: Floats) -> float:
-    """Return the robust standard deviation of errors: 1.4826 of their median size."""
-    return max(float(1.4826 * np.median(np.abs(errors))), LEAST)
+def kept(error: Floats, limit: float) -> Floats:
+    """Return the weight that observations keep: all of it up to a limit, then less and less."""
+    weight: Floats = np.minimum(1.0, np.sqrt(limit / np.maximum(np.abs(error), limit)))
+    return weight
 
 
-def outliers(matrix: Floats, observed: Floats, found: Floats) -> list[int]:
+def deviation(errors: Floats, counts: Floats | None = None) -> float:
+    """Return the robust standard deviation of errors: 1.4826 of their median size.
+
+    ``counts`` say how often each error occurs.
+    """
+    sizes = np.abs(errors)
+    if counts is None:
+        middle = float(np.median(sizes))
+    else:
+        order = np.argsort(sizes)
+        reached = np.cumsum(counts[order])
+        middle = float(sizes[order][int(np.searchsorted(reached, reached[-1] / 2))])
+    return max(1.4826 * middle, LEAST)
+
+
+def outliers(rows: Rows, observed: Floats, found: Floats) -> list[int]:
     """Return the observations whose relative error is far outside the others'."""
-    error = matrix @ found / observed - 1
+    error = rows.times(found) / observed - 1
     far = np.abs(error - np.median(error)) > max(OUTLIER * deviation(error), 0.01)
     return [int(i) for i in np.flatnonzero(far)]
 
@@ -116,7 +153,7 @@ def quantile(matrix: Floats, observed: Floats, level: float) -> Floats:
     A linear program: least sum of relative errors, those above weighing ``level`` and those below
     what is left of 1.
     """
-    require_observations(matrix, observed)
+    require_observations(Rows.of(matrix), observed)
     if matrix.shape[1] == 1:  # the program's solution is then a weighted quantile
         sizes = matrix[:, 0] / observed
         order = np.argsort(1 / sizes)
@@ -135,7 +172,9 @@ def envelope(matrix: Floats, observed: Floats, least: Floats | None = None) -> F
 
     ``least`` holds each coefficient from below.
     """
-    require_observations(matrix, observed)
+    require_observations(Rows.of(matrix), observed)
+    if matrix.shape[1] == 1 and least is None:
+        return np.array([float((observed / matrix[:, 0]).max())])
     rows = matrix / observed[:, None]
     low = np.zeros(matrix.shape[1]) if least is None else least
     return _solved(
@@ -174,10 +213,10 @@ def conformal(ratios: Floats, miss: float) -> float:
 
 
 def bootstrap(
-    matrix: Floats,
+    rows: Rows,
     observed: Floats,
     *,
-    groups: npt.NDArray[np.int64],
+    groups: Ints,
     draws: int,
     seed: int,
     prior: Prior | None = None,
@@ -185,34 +224,35 @@ def bootstrap(
 ) -> Floats:
     """Return coefficients (draws, columns) refitted on groups of observations drawn with return."""
     generator = np.random.default_rng(seed)
-    names, inverse = np.unique(groups, return_inverse=True)
+    names, group = np.unique(groups, return_inverse=True)
     if len(names) > MOST_GROUPS:
-        names, inverse = np.arange(MOST_GROUPS), inverse % MOST_GROUPS
+        names, group = np.arange(MOST_GROUPS), group % MOST_GROUPS
     base = np.ones_like(observed) if weights is None else weights
-    width = matrix.shape[1]
-    unit = np.maximum(prior.values, 1.0) if prior is not None else np.ones(width)
-    rows = matrix * (base / observed)[:, None] * unit
-    norms = np.linalg.norm(rows, axis=0)
-    norms[norms == 0] = 1.0
-    rows = rows / norms
-    squares = np.zeros((len(names), width, width))
-    sums = np.zeros((len(names), width))
-    order = np.argsort(inverse, kind="stable")
-    ends = np.searchsorted(inverse[order], np.arange(len(names) + 1))
-    for group, (first, last) in enumerate(pairwise(ends)):
-        part = order[first:last]
-        squares[group] = rows[part].T @ rows[part]
-        sums[group] = rows[part].T @ base[part]
-    pull = np.full(width, JITTER)
-    toward = np.zeros(width)
-    if prior is not None:
-        pull = pull + (prior.strength / norms) ** 2
-        toward = prior.strength**2 * prior.values / unit / norms
-    found = np.empty((draws, width))
+    squares, sums = _by_group(rows.scaled(1 / observed), base, group, len(names))
+    found = np.empty((draws, rows.width))
     for draw in range(draws):
         times = np.bincount(generator.integers(0, len(names), len(names)), minlength=len(names))
-        total = np.tensordot(times, squares, axes=1) + np.diag(pull)
-        lower = np.linalg.cholesky(total)
-        target = np.linalg.solve(lower, times @ sums + toward)
-        found[draw] = nnls(lower.T, target)[0] / norms * unit
+        total = np.tensordot(times, squares, axes=1)
+        found[draw] = least(total, times @ sums, prior)
     return found
+
+
+def _by_group(rows: Rows, weights: Floats, group: Ints, count: int) -> tuple[Floats, Floats]:
+    """Return `Rows.squares` and `Rows.sums` of each group's rows."""
+    wide, width = len(rows.wide), rows.width
+    squares = np.zeros((count, width, width))
+    sums = np.zeros((count, width))
+    squared = weights**2
+    order = np.argsort(group[:wide], kind="stable")
+    ends = np.searchsorted(group[:wide][order], np.arange(count + 1))
+    for place, (first, last) in enumerate(pairwise(ends)):
+        part = order[first:last]
+        heavy = rows.wide[part] * squared[part, None]
+        squares[place] = heavy.T @ rows.wide[part]
+        sums[place] = heavy.sum(axis=0)
+    cell = group[wide:] * width + rows.key
+    each, narrow = np.arange(width), squared[wide:]
+    shape = (count, width)
+    squares[:, each, each] += np.bincount(cell, rows.size**2 * narrow, count * width).reshape(shape)
+    sums += np.bincount(cell, rows.size * narrow, count * width).reshape(shape)
+    return squares, sums

@@ -45,7 +45,6 @@ def test_the_shipped_table_is_the_certified_one_and_refits():
         arguments=found.arguments,
         excluded=found.excluded,
         faults=found.faults,
-        imbalance=found.imbalance,
         sources=found.sources,
     )
     assert arguments["strength"] == found.arguments.strength

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 from pipeline.regress.identify import identify, next_cells
+from pipeline.regress.rows import Rows
 from pipeline.regress.solve import (
     FitError,
     Prior,
     bootstrap,
     conformal,
     envelope,
+    kept,
     least_squares,
     outliers,
     quantile,
@@ -34,9 +36,15 @@ def test_intervals_hold_the_planted_truth():
     held = 0
     for seed in range(200):
         matrix, observed = planted(seed, wrong=6)
-        _, kept = robust(matrix, observed)
+        rows = Rows.of(matrix)
+        found, limit = robust(rows, observed)
         draws = bootstrap(
-            matrix, observed, groups=np.arange(len(observed)), draws=150, seed=seed, weights=kept
+            rows,
+            observed,
+            groups=np.arange(len(observed)),
+            draws=150,
+            seed=seed,
+            weights=kept(rows.times(found) / observed - 1, limit),
         )
         low, high = np.percentile(draws, [2.5, 97.5], axis=0)
         held += int(((low <= TRUTH) & (high >= TRUTH)).sum())
@@ -48,9 +56,11 @@ def test_outliers_are_named_and_hardly_move_the_fit():
     matrix, observed = planted(1)
     wrong = observed.copy()
     wrong[[3, 7, 30, 31, 60, 90]] *= 3
-    found, kept = robust(matrix, wrong)
-    assert outliers(matrix, wrong, found) == [3, 7, 30, 31, 60, 90]
-    assert kept[[3, 7, 30, 31, 60, 90]].max() < 0.3
+    rows = Rows.of(matrix)
+    found, limit = robust(rows, wrong)
+    assert outliers(rows, wrong, found) == [3, 7, 30, 31, 60, 90]
+    weight = kept(rows.times(found) / wrong - 1, limit)
+    assert weight[[3, 7, 30, 31, 60, 90]].max() < 0.3
     assert found == pytest.approx(TRUTH, rel=0.02)
 
 
@@ -58,14 +68,14 @@ def test_copies_are_never_negative():
     """Law: a term cannot take bytes away, whatever the noise."""
     matrix, observed = planted(2)
     extra = np.hstack([matrix, matrix[:, :1] * np.linspace(1.5, 1, len(matrix))[:, None]])
-    assert (least_squares(extra, observed) >= 0).all()
+    assert (least_squares(Rows.of(extra), observed) >= 0).all()
 
 
 def test_a_collinear_group_is_named_and_the_rest_is_not():
     """Reference: linear algebra: a column twice another's is in a group with it."""
     matrix, observed = planted(3)
     doubled = np.hstack([matrix, 2 * matrix[:, :1]])
-    found = identify(doubled, observed, ["a", "b", "c", "d", "twice a"])
+    found = identify(Rows.of(doubled), observed, ["a", "b", "c", "d", "twice a"])
     assert found.groups == (("a", "twice a"),)
     assert found.rank == 4
     assert found.holds("a")
@@ -79,14 +89,14 @@ def test_a_cell_that_separates_a_group_is_proposed():
     names = ["a", "b", "c", "d", "as a"]
     same, other = np.append(matrix[0], matrix[0, 0]), np.append(matrix[0], 5 * matrix[0, 0])
     cells = {"the same again": same, "another topology": other}
-    assert next_cells(doubled, observed, names, cells) == ["another topology"]
+    assert next_cells(Rows.of(doubled), observed, names, cells) == ["another topology"]
 
 
 def test_an_unseen_coefficient_is_said():
     """Law: a column without a byte is open, not fitted to zero in silence."""
     matrix, observed = planted(5)
     matrix[:, 2] = 0
-    assert identify(matrix, observed, list("abcd")).unseen == ("c",)
+    assert identify(Rows.of(matrix), observed, list("abcd")).unseen == ("c",)
 
 
 def test_a_prior_holds_what_the_data_cannot_tell():
@@ -94,7 +104,7 @@ def test_a_prior_holds_what_the_data_cannot_tell():
     matrix, observed = planted(6)
     doubled = np.hstack([matrix, matrix[:, :1]])
     prior = Prior(np.array([0.75, 2.0, 0.5, 3.0, 0.25]), 0.01)
-    found = least_squares(doubled, observed, prior)
+    found = least_squares(Rows.of(doubled), observed, prior)
     assert found[0] + found[4] == pytest.approx(1.0, abs=0.02)
     assert found[0] - found[4] == pytest.approx(0.5, abs=0.02)
 
@@ -144,10 +154,10 @@ def test_bytes_that_are_none_are_refused(bad):
     matrix, observed = planted(9)
     observed[4] = bad
     with pytest.raises(FitError, match="bytes"):
-        least_squares(matrix, observed)
+        least_squares(Rows.of(matrix), observed)
 
 
 def test_nothing_to_fit_on_is_refused():
     """Law: no observation, no coefficient."""
     with pytest.raises(FitError, match="no observations"):
-        least_squares(np.zeros((0, 2)), np.zeros(0))
+        least_squares(Rows.of(np.zeros((0, 2))), np.zeros(0))
