@@ -105,6 +105,8 @@ class Observed:
     timeline
         Bytes that the call had live, in its order: some ``[bytes, "phase module"]``, each the
         fullest moment of its stretch; the highest is the working set.
+    device
+        What the meters of a CUDA rank saw besides (`jobs.meter.cuda.DeviceCall`); else empty.
     call_s, ledger_s
         Wall time of the call, and the part of it spent in the ledger's own code.
     """
@@ -125,6 +127,7 @@ class Observed:
     garbage_bytes: int = 0
     unattributed: list[dict[str, Any]] = field(default_factory=list)
     timeline: list[tuple[int, str]] = field(default_factory=list)
+    device: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -150,6 +153,13 @@ class RankRecord:
             raise RecordError(f"outcome {self.outcome!r} is none of {', '.join(OUTCOMES)}")
         if self.temperature not in ("cold", "warm"):
             raise RecordError(f"temperature {self.temperature!r} is neither cold nor warm")
+        for name in ("attempt", "rank", "call"):  # what records are put in order by
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise RecordError(f"{name} {number!r} is no whole number of at least 0")
+        for name in ("key", "label"):
+            if not isinstance(getattr(self, name), str):
+                raise RecordError(f"{name} {getattr(self, name)!r} is no text")
 
     def to_line(self) -> str:
         """Return the record as one line of JSON."""

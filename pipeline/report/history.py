@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.record import RankRecord, record_path
+from pipeline.report.sound import wrong_value
 from pipeline.store import Cell, Store
 
 STANDINGS = "coefficients.json"
@@ -110,10 +111,18 @@ def read_history(folder: Path) -> tuple[list[Standing], list[str]]:
             data = json.loads(file.read_text(encoding="utf-8"))
             if data["schema"] != SCHEMA:
                 raise ValueError(f"schema {data['schema']!r}; this version reads {SCHEMA}")
-            found += [Standing(**one) for one in data["standings"]]
+            found += [_standing_of(one) for one in data["standings"]]
         except (OSError, ValueError, TypeError, KeyError) as error:
             faults.append(f"{file.parent.name}/{file.name}: {error!r}; left out of the history")
     return sorted(found, key=lambda one: (one.date, one.sweep, one.table)), faults
+
+
+def _standing_of(values: dict[str, Any]) -> Standing:
+    standing = Standing(**values)
+    wrong = wrong_value(Standing, standing)
+    if wrong:
+        raise ValueError(wrong)
+    return standing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

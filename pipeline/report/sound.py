@@ -40,7 +40,12 @@ def sound(store: Store) -> Store:
 
 def fault_of(record: RankRecord) -> str:
     """Return what is wrong with a record's values, naming the field; empty where nothing is."""
-    return _check(RankRecord)(record).removeprefix(".")
+    return wrong_value(RankRecord, record)
+
+
+def wrong_value(kind: type, value: object) -> str:
+    """Return what is wrong with a dataclass, naming the field; empty where nothing is."""
+    return _check(kind)(value).removeprefix(".")
 
 
 @cache

@@ -181,6 +181,12 @@ def test_a_report_of_ten_thousand_records_opens_and_filters(
     click(page, "topology", "ep1_cp2")
     topologies = [held["cells"]["topology"][cell] for cell in held["calls"]["cell"]]
     expect(page.locator("#shown")).to_contain_text(f"{topologies.count('ep1_cp2')} of ")
+    unkept = next(p for p in range(len(topologies)) if str(p) not in held["details"]["calls"])
+    page.locator("#cell").select_option(value=str(held["calls"]["cell"][unkept]))
+    page.locator("#call").select_option(value=str(unkept))
+    page.wait_for_function(DRAWN)
+    expect(page.locator("#kept")).to_contain_text(f"1000 of {len(topologies)} calls, not of this")
+    expect(page.locator("#section-timeline")).to_be_hidden()
     page.click("#more")
     assert page.locator("#cells tbody tr").count() == 2 * held["cells"]["topology"].count("ep1_cp2")
     assert heard.complaints == []

@@ -93,7 +93,18 @@ def test_the_same_table_is_told_once_oldest_fit_first(sweeps: Path) -> None:
     assert not faults
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 9, "standings": []}', '{"schema": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"schema": 9, "standings": []}',
+        '{"schema": 1}',
+        '{"schema": 1, "standings": [{"sweep": "monday"}]}',
+        '{"schema": 1, "standings": [{"sweep": "monday", "date": "2026-12-01", "table": "t", '
+        '"digest": "d", "calls": 1, "covered": 1, "worst_percent": "many"}]}',
+    ],
+)
 def test_a_file_that_is_no_standing_is_said(sweeps: Path, text: str) -> None:
     """Reference: house rule 7; the other sweep's standing is still told."""
     (sweeps / "monday" / "coefficients.json").write_text(text)

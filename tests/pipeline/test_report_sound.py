@@ -75,6 +75,25 @@ def test_a_wrong_value_is_named_and_costs_its_record_alone(
     assert held["cells"]["outcome"] == ["incomplete"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"rank": None}, "rank None is no whole number of at least 0"),
+        ({"call": "1"}, "call '1' is no whole number of at least 0"),
+        ({"attempt": -1}, "attempt -1 is no whole number of at least 0"),
+        ({"label": 7}, "label 7 is no text"),
+    ],
+)
+def test_what_records_are_put_in_order_by_is_checked_as_they_are_read(
+    out: Path, path: Path, changes: dict[str, Any], fault: str
+) -> None:
+    """Reference: the record's own fields; without them no order of the rest would be known."""
+    edit(path, 1, **changes)
+    (found,) = read_store(out).faults
+    assert found == f"{path.name}:2: {fault}"
+    assert contents_of(page_of(out))["calls"]["call"] == [0, 2]
+
+
 def test_a_later_schema_is_said_and_leaves_the_rest(out: Path, path: Path) -> None:
     """Reference: the record's own reader, which takes one schema."""
     edit(path, 0, schema=SCHEMA + 1)

@@ -78,6 +78,9 @@ class OneCall {
       facts.push(["tokens on the rank", String(detail.tokens)], ["unpriced", detail.unpriced.join("; ") || "nothing"]);
     }
     if (detail?.at) facts.push(["observed peak", detail.at]);
+    const { calls: kept, of } = this.contents.details;
+    const missing = `Timeline, place of the peak and leftovers are kept of ${Object.keys(kept).length} of ${of} calls, not of this one.`;
+    document.getElementById("kept").textContent = detail ? "" : missing;
     document.getElementById("facts").replaceChildren(
       ...facts.map(([name, value]) => element("div", {}, element("b", {}, name), ` ${value}`)),
     );
