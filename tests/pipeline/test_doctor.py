@@ -157,7 +157,7 @@ def test_a_program_that_hangs_is_stopped_with_its_children(tool: Tool, tmp_path:
     """Reference: the limit given; the child's own note of its pid."""
     note = tmp_path / "pid"
     tool("sinfo", f"/bin/sleep 600 & echo $! > {note}; wait")
-    assert ask(["sinfo"], limit_s=0.3) == Answer(None, "no answer within 0.3 s")
+    assert ask(["sinfo"], limit_s=1) == Answer(None, "no answer within 1 s")
     child = Path("/proc", note.read_text().strip())
     deadline = time.monotonic() + 10
     while child.exists() and " Z " not in (child / "stat").read_text():

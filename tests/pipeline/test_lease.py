@@ -18,32 +18,38 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from pipeline.lease import LeaseHeldError, hold
-path, start, seconds = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
+path, start = Path(sys.argv[1]), Path(sys.argv[2])
+print("ready", flush=True)
 while not start.exists():
     time.sleep(0.001)
 try:
     with hold(path, lambda: None, lambda line: print("said", line, flush=True)):
         print("held", flush=True)
-        time.sleep(seconds)
+        sys.stdin.read()
 except LeaseHeldError as busy:
     print("busy", busy, flush=True)
 """
 
 
-def contend(path: Path, count: int, seconds: float) -> list[subprocess.Popen[str]]:
-    """Start processes that all reach for the lease at the same moment."""
+def contend(path: Path, count: int) -> list[subprocess.Popen[str]]:
+    """Start processes that all reach for the lease at the same moment, and hold it till told."""
     start = path.with_name("start")
+    pipe = subprocess.PIPE
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", HOLD, path, start, str(seconds)],
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", HOLD, path, start], stdin=pipe, stdout=pipe, text=True
         )
         for _ in range(count)
     ]
-    time.sleep(0.5)
+    for process in processes:
+        assert line_of(process) == "ready"
     start.touch()
     return processes
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
 
 
 def take(path: Path) -> list[str]:
@@ -61,19 +67,24 @@ def test_of_several_at_once_one_holds_it(tmp_path: Path, stale: bool) -> None:
     path = tmp_path / "lease"
     if stale:
         path.write_text(json.dumps(asdict(replace(Holder.here(), process_started=1.0))))
-    said = [process.communicate(timeout=30)[0].splitlines() for process in contend(path, 4, 1)]
-    last = [lines[-1].split()[0] for lines in said]
-    assert sorted(last) == ["busy", "busy", "busy", "held"]
-    assert sum(line.startswith("said took over") for lines in said for line in lines) == stale
+    processes = contend(path, 4)
+    verdicts, said = [], []
+    for process in processes:
+        while (line := line_of(process)).startswith("said"):
+            said.append(line)
+        verdicts.append(line.split()[0])
+    for process in processes:
+        assert process.communicate(timeout=60) == ("", None), "the holder lets go, no more is said"
+    assert sorted(verdicts) == ["busy", "busy", "busy", "held"]
+    assert [line.startswith("said took over") for line in said] == [True] * stale
     assert not path.exists()
 
 
 def test_a_killed_holder_loses_it(tmp_path: Path) -> None:
     """Reference: signal(7); a killed process runs nothing that could let go."""
     path = tmp_path / "lease"
-    (holder,) = contend(path, 1, 600)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
+    (holder,) = contend(path, 1)
+    assert line_of(holder) == "held"
     with pytest.raises(LeaseHeldError, match=rf"process {holder.pid}, since .* s old, touched"):
         take(path)
     holder.kill()

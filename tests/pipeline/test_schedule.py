@@ -240,7 +240,7 @@ def test_bad_input_gives_exit_code_2(
     assert message in capsys.readouterr().err
 
 
-def _wait(condition: Callable[[], bool], seconds: float = 30) -> None:
+def _wait(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Poll a condition; fail if it never holds."""
     deadline = time.monotonic() + seconds
     while not condition():
