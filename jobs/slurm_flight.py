@@ -50,6 +50,8 @@ class Flight:
         Where it ran last.
     doom, doomed
         Why it was given up, once it was, and the reading of the clock then.
+    trouble
+        What kept its end from being recorded at once.
     """
 
     spec: CellSpec
@@ -62,6 +64,7 @@ class Flight:
     nodes: str = ""
     doom: str = ""
     doomed: float = math.inf
+    trouble: str = ""
 
     @property
     def job(self) -> str:

@@ -6,6 +6,7 @@ there (`jobs.slurm_batch`), so that a driver that was killed, or left, is taken 
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from jobs.completion import every_attempt, outcome_of, record_failure
@@ -130,7 +131,7 @@ class _Launch:
                 continue
             for happened in flight.see(state):
                 if happened == "resumed":
-                    self._keep_off_failed_nodes(flight)
+                    self._keep_off_lost_nodes(flight)
                 self._tell(happened, flight, f"job {flight.job}")
             if state.is_final or time.monotonic() - flight.doomed > DOOMED_S:
                 self._settle(flight)
@@ -166,8 +167,10 @@ class _Launch:
         ending = ending_of(flight.state, notes, log, self.limits.timeout_min)
         if flight.doom:
             ending = Ending(outcome="timeout", why=flight.doom)
+        if flight.trouble:
+            ending = replace(ending, why=f"{ending.why}; recorded late: {flight.trouble}")
         if ending.interrupted and not self.collect and flight.interrupted < self.limits.requeues:
-            self._keep_off_failed_nodes(flight)
+            self._keep_off_lost_nodes(flight)
             self._wait_again(flight, ending.why)
             return
         try:
@@ -175,7 +178,8 @@ class _Launch:
                 *(flight.spec, self.out, flight.attempt, ending, notes, flight.job, log),
             )
             self._mark_judged(flight, why)
-        except OSError as error:  # a full disk may be emptied: the job is judged again next time
+        except OSError as error:  # a full disk may be emptied: judged again at the next poll
+            flight.trouble = str(error)
             if time.monotonic() - flight.since < 60 * self.limits.patience_min:
                 return
             why = f"{ending.why}; job {flight.job}; it could not be recorded: {error}"
@@ -200,15 +204,16 @@ class _Launch:
             )
         )
 
-    def _keep_off_failed_nodes(self, flight: Flight) -> None:
-        """Exclude the nodes of an interrupted job that cannot take jobs, while others can."""
+    def _keep_off_lost_nodes(self, flight: Flight) -> None:
+        """Exclude the nodes that an interrupted job was lost with, while there are others."""
         if not flight.nodes:
             return
         try:
-            failed = set(self.scheduler.failed_nodes(flight.nodes)) - self.submitter.off
-            usable = set(self.scheduler.usable_nodes(self.limits.partition)) - self.submitter.off
-            if failed and len(usable) >= self.limits.nodes_of(flight.batch.ranks):
-                self.submitter.off |= failed
+            lost = self.watch.lost_nodes(flight) - self.submitter.off
+            usable = self.scheduler.usable_nodes(self.limits.partition)
+            left = usable - self.submitter.off - lost
+            if lost and len(left) >= self.limits.nodes_of(flight.batch.ranks):
+                self.submitter.off |= lost
                 if flight.state.state in WAITING:
                     self.scheduler.keep_off(flight.job, self.submitter.off)
         except SchedulerSilentError:

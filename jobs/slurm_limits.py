@@ -30,7 +30,8 @@ class SlurmLimits(Limits):
     python
         What starts Python instead of this interpreter, such as ``apptainer exec IMAGE python3``.
     srun, sbatch
-        More arguments: of srun as a list, of sbatch as a mapping of long options.
+        More arguments: of srun as a list, of sbatch as a mapping of long options, where ``True``
+        is an option without a value and ``False`` none at all.
     array_size
         Most cells in one job array; ``None``: what the cluster allows.
     wait
@@ -138,6 +139,10 @@ class SlurmLimits(Limits):
                 "--kill-on-bad-exit=1",
                 *self.srun,
             ],
-            "additional_parameters": {"requeue": True, **self.sbatch},
+            "additional_parameters": {
+                name: value
+                for name, value in {"requeue": True, **self.sbatch}.items()
+                if value is not False and value is not None
+            },
         }
         return {name: value for name, value in wanted.items() if value is not None}

@@ -110,7 +110,7 @@ class Scheduler:
         if jobs:
             self._run("scancel", *sorted(jobs))
 
-    def failed_nodes(self, among: str) -> list[str]:
+    def failed_nodes(self, among: str) -> set[str]:
         """Return which nodes of a list in Slurm's short form cannot take jobs now.
 
         Raises
@@ -118,11 +118,10 @@ class Scheduler:
         SchedulerSilentError
             When the controller does not answer.
         """
-        lines = self._run("sinfo", "-h", "-N", "-n", among, "-o", "%N|%T").splitlines()
-        states = dict(line.split("|")[:2] for line in lines)
-        return sorted(node for node, state in states.items() if not USABLE_NODE.match(state))
+        states = self._nodes("-n", among)
+        return {node for node, state in states.items() if not USABLE_NODE.match(state)}
 
-    def usable_nodes(self, partition: str | None) -> list[str]:
+    def usable_nodes(self, partition: str | None) -> set[str]:
         """Return the nodes of a partition (``None``: of all) that can take jobs.
 
         Raises
@@ -130,10 +129,12 @@ class Scheduler:
         SchedulerSilentError
             When the controller does not answer.
         """
-        where = ("-p", partition) if partition else ()
-        lines = self._run("sinfo", "-h", "-N", *where, "-o", "%N|%T").splitlines()
-        states = dict(line.split("|")[:2] for line in lines)
-        return sorted(node for node, state in states.items() if USABLE_NODE.match(state))
+        states = self._nodes(*(("-p", partition) if partition else ()))
+        return {node for node, state in states.items() if USABLE_NODE.match(state)}
+
+    def _nodes(self, *which: str) -> dict[str, str]:
+        lines = self._run("sinfo", "-h", "-N", *which, "-o", "%N|%T").splitlines()
+        return dict(line.split("|")[:2] for line in lines)
 
     def keep_off(self, job: str, nodes: Collection[str]) -> None:
         """Let a waiting job not run on ``nodes``.

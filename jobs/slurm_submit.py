@@ -107,7 +107,8 @@ def submit(
         try:
             job = executor.submit_tasks(tasks)
         except (utils.FailedJobError, utils.FailedSubmissionError) as error:  # submitit's names
-            raise SubmissionError(str(error) or f"sbatch {error.__cause__}") from error
+            said = str(error).strip() or str(error.__cause__)
+            raise SubmissionError(said.splitlines()[0]) from error
     return claim(batch, out, job)
 
 

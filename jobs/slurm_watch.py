@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection
 
-from jobs.slurm_ending import GONE
+from jobs.slurm_ending import GONE, NODE_LOST
 from jobs.slurm_flight import Flight
 from jobs.slurm_queue import JobState, Scheduler, SchedulerSilentError
 
@@ -38,6 +38,28 @@ class Watch:
         self.heard = time.monotonic()
         forgotten = [flight.job for flight in flights if flight.job not in known]
         return known | (self._account(forgotten) if forgotten else {})
+
+    def lost_nodes(self, flight: Flight) -> set[str]:
+        """Return the nodes that an interrupted job was lost with, if it was.
+
+        Those of its nodes that are down now; where it had but one, that one also if it is up again.
+        Of a job that Slurm requeued by itself, accounting alone still says why.
+
+        Raises
+        ------
+        SchedulerSilentError
+            When the controller does not answer.
+        """
+        down = self.scheduler.failed_nodes(flight.nodes)
+        if down or "[" in flight.nodes or "," in flight.nodes:
+            return down
+        said = flight.state
+        if not said.is_final:
+            try:
+                said = self.scheduler.account([flight.job]).get(flight.job, said)
+            except SchedulerSilentError:
+                return set()
+        return {flight.nodes} if said.state in NODE_LOST else set()
 
     def _account(self, forgotten: list[str]) -> dict[str, JobState]:
         """Judge jobs that are not in the queue, by accounting if there is any.

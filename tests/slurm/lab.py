@@ -146,6 +146,14 @@ class Running(threading.Thread):
         except BaseException as error:
             self.error = error
 
+    def followed(self, spec: CellSpec, kind: str, times: int = 1) -> None:
+        """Wait until something has happened to a cell so many times."""
+        wait_until(
+            lambda: self.error or self.told.kinds(spec).count(kind) >= times,
+            f"{spec.workload.name}: {kind}",
+        )
+        assert self.error is None, self.error
+
     def reached(self, behaviour: str, ranks: int = 2) -> None:
         """Wait until each rank of a cell has come to its misdeed."""
         notes = [self.out / "reached" / f"{behaviour}.{rank}" for rank in range(ranks)]

@@ -30,6 +30,7 @@ def main(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
         if misbehave is not None and call == (0 if spec.workload.name == "hangs" else 1):
             reached(out, spec, rank)
             misbehave(rank)
+            misbehave = None
         done[call] = _record(spec, attempt, rank, call, resumed.times)
         write_records(path, [done[number] for number in sorted(done)])
 
@@ -81,6 +82,18 @@ def _leave(rank: int) -> None:
     _wait(rank)
 
 
+def _pause(_rank: int) -> None:
+    time.sleep(5)
+
+
+def _fill_disk(rank: int) -> None:
+    if rank == 1:
+        with (Path(os.environ["FILLED"]) / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(4096))
+    _wait(rank)
+
+
 def _wait(_rank: int) -> None:
     time.sleep(600)
 
@@ -93,6 +106,8 @@ MISDEEDS = {
     "job-memory": _fill_memory,
     "device-memory": _starve_device,
     "waits": _wait,
+    "pauses": _pause,
+    "disk-full": _fill_disk,
     "requeued": _wait,
     "warned": _wait,
     "hangs": _wait,

@@ -1,6 +1,5 @@
 """Faults on a real Slurm: each ends in the right record, none lost and none doubled."""
 
-
 import pytest
 
 from jobs.launch import Event
