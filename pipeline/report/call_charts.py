@@ -103,8 +103,8 @@ def timeline(unit: str, source: Source) -> Drawing:
     )
     names = (
         alt.Chart(source("levels"))
-        .mark_text(align="right", dy=alt.expr("datum.name == 'bound' ? -7 : 9"), color=QUIET)
-        .encode(x=alt.value("width"), y="live:Q", text="name:N")
+        .mark_text(align="left", dy=alt.expr("datum.name == 'bound' ? -7 : 9"), color=QUIET)
+        .encode(x=alt.value(4), y="live:Q", text="name:N")
     )
     peak = alt.Chart(source("peak")).encode(x="at:Q", y="live:Q")
     mark = peak.mark_point(

@@ -28,6 +28,7 @@ BROWSER = Path(__file__).with_name("browser")
 SCRIPTS = ("contents", "filters", "rows", "tables", "call", "charts", "main")
 
 
+FEW_FAULTS = 3
 MOST_FAULTS = 40
 MOST_LETTERS = 2000  # of one fault
 
@@ -194,7 +195,14 @@ def _faults(store: Store) -> str:
     ]
     more = len(store.faults) - len(lines)
     lines += [f'<li class="fault">and {more} more, all named by peakcast report</li>'] * (more > 0)
-    return f'<ul class="troubles">{"".join(lines)}</ul>' if lines else ""
+    if not lines:
+        return ""
+    count = f"{len(store.faults)} fault" + "s" * (len(store.faults) > 1)
+    unfolded = "" if len(lines) > FEW_FAULTS else " open"
+    return (
+        f"<details{unfolded}><summary>{count}: what of the records could not be read or is no "
+        f'record</summary><ul class="troubles">{"".join(lines)}</ul></details>'
+    )
 
 
 def _machine(store: Store) -> str:

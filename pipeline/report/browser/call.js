@@ -58,7 +58,7 @@ class OneCall {
     const unit = this.contents.unit.name;
     const size = (name) => {
       const shown = shownSize(this.contents, calls[name][this.place]);
-      return shown ? `${shown} ${unit}` : "none";
+      return shown ? (/[A-Z]/.test(shown) || shown === "0" ? shown : `${shown} ${unit}`) : "none";
     };
     const both = (name) => `${size(`${name}_predicted`)} predicted, ${size(`${name}_observed`)} observed`;
     const facts = [

@@ -15,12 +15,18 @@ function inUnit(contents, size) {
   return size === null ? null : size / contents.unit.bytes;
 }
 
+// Bytes in the page's unit; what would read as zero in it, in a smaller one, named.
 function shownSize(contents, size) {
   if (size === null || size === undefined) return "";
   if (size === 0) return "0";
   const value = size / contents.unit.bytes;
-  const digits = Math.abs(value) < 0.01 ? 4 : 2;
-  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  if (Math.abs(value) >= 0.01) return digits(value, 2);
+  const [name, bytes] = [["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]].find(([, one]) => Math.abs(size) >= one);
+  return `${digits(size / bytes, name === "B" ? 0 : 1)} ${name}`;
+}
+
+function digits(value, count) {
+  return value.toLocaleString("en", { minimumFractionDigits: count, maximumFractionDigits: count });
 }
 
 function shownPercent(value) {
