@@ -1,5 +1,6 @@
 """One job array to Slurm, by submitit: the batch written down, the array submitted, its number."""
 
+import os
 import re
 import shlex
 from collections.abc import Collection, Sequence
@@ -18,6 +19,9 @@ ANSWER_S = 120
 
 SECRETS = ("WANDB_API_KEY",)
 """What no rank needs, so that it does not travel to the cluster."""
+
+OF_THE_CLUSTER = ("SLURM_CONF", "SLURM_CLUSTERS")
+"""What of Slurm's variables travels: the rest is of the job that the driver itself may run in."""
 
 PASSING = re.compile(
     r"temporarily|unable to contact|timed out|try again|connection refused|slurm_persist|"
@@ -43,7 +47,8 @@ class _ArrayExecutor(submitit.SlurmExecutor):
         return f"{self.python} -u -m jobs.slurm_task {shlex.quote(str(self.folder))}"
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        unset = [word for name in SECRETS for word in ("-u", name)]
+        outer = [n for n in os.environ if n.startswith("SLURM_") and n not in OF_THE_CLUSTER]
+        unset = [word for name in (*SECRETS, *outer) for word in ("-u", name)]
         return ["env", *unset, "timeout", str(ANSWER_S), "sbatch", str(submission_file_path)]
 
     def submit_tasks(self, tasks: Sequence[SlurmTask]) -> str:

@@ -17,6 +17,9 @@ from jobs.launch import SlurmLimits
 from pipeline.config import Settings, settings_of
 from planner.errors import ConfigError
 
+DRIVER_GIB, RANK_GIB = 2, 2
+"""Host memory that the entry asks for: of the sweep, and of each rank that runs beside it."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
@@ -114,13 +117,13 @@ def entries(schedule: Schedule, at: str, limit_min: int) -> str:
     command = shlex.join([*call, "--", *schedule.overrides] if schedule.overrides else call)
     command = f"cd {shlex.quote(str(Path.cwd()))} && {command}"
     when, log = f"{time.minute} {time.hour} * * *", schedule.home / "schedule.log"
-    ranks = schedule.settings.launcher.max_ranks if schedule.launcher == "local" else 1
+    ranks = schedule.settings.launcher.max_ranks if schedule.launcher == "local" else 0
     in_cron = f"{command} >>{shlex.quote(str(log))} 2>&1".replace("%", r"\%")
     return f"""\
 # With Slurm: scrontab -e, and add
 #SCRON --job-name=peakcast-{schedule.study}
 #SCRON --time={limit_min}
-#SCRON --ntasks=1 --cpus-per-task={ranks}
+#SCRON --ntasks=1 --cpus-per-task={max(1, ranks)} --mem={DRIVER_GIB + RANK_GIB * ranks}G
 #SCRON --open-mode=append --output={log}
 {when} {command}
 

@@ -1,6 +1,7 @@
 """Slurm: whether it answers, keeps accounts, and starts things by the clock."""
 
 import os
+import shutil
 from collections.abc import Iterator
 
 from pipeline.doctor.finding import Finding, absent, broken, here
@@ -51,7 +52,9 @@ def _accounting() -> Finding:
 
 
 def _scrontab() -> Finding:
-    fix = "have ScronParameters=enable set, or use the crontab entry"
+    fix = "have Slurm built with it and ScronParameters=enable set, or use the crontab entry"
+    if shutil.which("scrontab") is None:
+        return absent("scrontab", "this Slurm is built without it", BY_THE_CLOCK, fix)
     answer = ask(["scontrol", "show", "config"])
     settings = (answer.output if answer else None) or ""
     enabled = any(

@@ -136,6 +136,8 @@ def test_a_slurm_that_answers_in_parts(tool: Tool) -> None:
     tool("sinfo", "echo 'main* 2'; echo gpu 16")
     tool("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
     tool("scontrol", "echo 'ScronParameters         = enable'")
+    assert by_name(slurm())["scrontab"].status == "absent", "no such command yet"
+    tool("scrontab", "exit 0")
     found = by_name(slurm())
     assert found["slurm"].found == "main* (2 nodes), gpu (16 nodes)"
     assert found["accounting"].status == "broken"
