@@ -205,7 +205,6 @@ def _savings(found: Sequence[Saving], numbers: dict[str, int]) -> list[dict[str,
             "temperature": one.kept["temperature"],
             "expected": [row["planned_expected_bytes"] for row in (one.kept, one.released)],
             "observed": [row["observed_working_set_bytes"] for row in (one.kept, one.released)],
-            "held": [row["observed_held_over_bytes"] for row in (one.kept, one.released)],
         }
         for one in found
     ]

@@ -6,7 +6,6 @@ charts and tables from the calls that pass the filters.
 
 import html
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from pipeline.report import call_charts, charts
+from pipeline.report import call_charts
 from pipeline.report.coefficients import coefficients_section
 from pipeline.report.contents import contents, pack
+from pipeline.report.sections import Section, call_sections, sweep_sections
 from pipeline.report.sound import sound
 from pipeline.report.theme import THEMES, theme
 from pipeline.store import Store
@@ -34,123 +34,44 @@ MOST_LETTERS = 2000  # of one fault
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """One chart of the page: its name in the script, what it is called and what it shows."""
+class Form:
+    """What is the same on every page: places of the charts as HTML, and the charts as JSON."""
 
-    name: str
-    title: str
-    text: str
-    chart: charts.Drawing
+    of_call: str
+    of_sweep: str
+    specs: str
 
 
 def write_page(store: Store, path: Path) -> None:
     """Write the report of ``store`` to ``path``, atomically; unsound records become faults."""
     store = sound(store)
     held = contents(store)
-    unit = held["unit"]["name"]
-    of_call, of_sweep = list(_call_sections(unit)), list(_sweep_sections(unit))
+    form = _form(held["unit"]["name"])
     text = Template(_read("page.html")).substitute(
         title=html.escape(f"Peakcast: {store.out.absolute().name}"),
         style=_read("page.css"),
         faults=_faults(store),
-        call_charts="\n".join(_section(one, "h3") for one in of_call),
-        charts="\n".join(_section(one, "h2") for one in of_sweep),
+        call_charts=form.of_call,
+        charts=form.of_sweep,
         coefficients=coefficients_section(store, path.parent),
         machine=html.escape(_machine(store)),
         contents=pack(held),
-        specs=_specs(of_call, of_sweep),
+        specs=form.specs,
         bundle=_bundle(),
         script="\n".join(_read(f"{name}.js") for name in SCRIPTS),
     )
     scratch = path.with_suffix(".tmp")
-    scratch.write_text(text, encoding="utf-8")
+    scratch.write_text(text, encoding="utf-8", errors="backslashreplace")  # words are as found
     scratch.replace(path)
 
 
-def _call_sections(unit: str) -> Iterator[Section]:
-    named = charts.by_name
-    yield Section(
-        "stack",
-        "What the peak is made of",
-        "Terms of the expected peak over those attributed to the observed one, coloured by family.",
-        call_charts.stack(unit, named),
-    )
-    yield Section(
-        "waterfall",
-        "From expected to observed",
-        "Each bar is a term's residual: to the right it held more than it was priced at.",
-        call_charts.waterfall(unit, named),
-    )
-    yield Section(
-        "timeline",
-        "Live bytes through the call",
-        "What the call had allocated and not yet let go of, each bar the fullest moment of its "
-        "stretch.",
-        call_charts.timeline(unit, named),
-    )
-
-
-def _sweep_sections(unit: str) -> Iterator[Section]:
-    named = charts.by_name
-    yield Section(
-        "scatter",
-        "Predicted against observed",
-        "Each point is one call on one rank; a click shows it above. On the dashed line the "
-        "expected working set is exact; from there to the tick is within the bound.",
-        charts.predicted_against_observed(unit, named),
-    )
-    yield Section(
-        "errors",
-        "Error by cell",
-        f"The band is ±{charts.TOLERANCE_PERCENT:g} %; a point right of its ticks passed a bound.",
-        charts.error_by_cell(named),
-    )
-    yield Section(
-        "residuals",
-        "Residual by term",
-        "Bytes at the peak that a term was observed to hold beyond what it was priced at: the "
-        "range over calls, and the median as a point.",
-        charts.residual_by_term(unit, named),
-    )
-    yield Section(
-        "growth",
-        "Buffer growth",
-        "What the communication buffers outside PyTorch grew by in a call. No line: nothing, as "
-        "predicted.",
-        charts.both_sides(unit, named, "growth", "growth"),
-    )
-    yield Section(
-        "held",
-        "Held over",
-        "What an earlier call of the process left alive when the call began, still referenced. No "
-        "line: nothing, as predicted.",
-        charts.both_sides(unit, named, "held", "held over"),
-    )
-    yield Section(
-        "garbage",
-        "Garbage",
-        "What a call left that nothing refers to any more and that only the cyclic collector "
-        "freed. It is no held-over state and part of no price; a peak measured before the "
-        "collector ran may contain it.",
-        charts.garbage(unit, named),
-    )
-    yield Section(
-        "temperature",
-        "Cold against warm",
-        "The same cell in its first call and in later ones.",
-        charts.pairs(unit, named, "temperature"),
-    )
-    yield Section(
-        "weights",
-        "Weights against weights",
-        "Trained routing sends more rows to the busiest rank; the fullest rank of each.",
-        charts.pairs(unit, named, "weights"),
-    )
-    yield Section(
-        "ledger",
-        "Ledger overhead",
-        "Following every storage takes time; none of it is memory.",
-        charts.ledger_overhead(named),
+@cache
+def _form(unit: str) -> Form:
+    of_call, of_sweep = list(call_sections(unit)), list(sweep_sections(unit))
+    return Form(
+        of_call="\n".join(_section(one, "h3") for one in of_call),
+        of_sweep="\n".join(_section(one, "h2") for one in of_sweep),
+        specs=_specs(of_call, of_sweep),
     )
 
 

@@ -1,12 +1,14 @@
 """The report in a terminal: predicted against observed, a row a cell and temperature."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.store import Row, Store, rows
+from pipeline.logs import log_of
+from pipeline.store import Cell, Row, Store, rows
 from pipeline.summary import Summary, summarise
 from planner.units import MIB
 
@@ -87,8 +89,21 @@ def print_outcomes(console: Console, store: Store) -> None:
     for cell in store.cells:
         if cell.outcome != "ok":
             style = "yellow" if cell.outcome == "refused" else "red"
-            logs = store.out / "jobs" / f"{cell.key}.a{cell.attempt}"
-            line = f"{cell.outcome}: {cell.label}: {cell.error}; logs: {logs}"
-            console.print(line, style=style, soft_wrap=True, markup=False)
+            _print_line(console, f"{cell.outcome}: {cell.label}: {cell.error}", style)
+            log = _first_log(store, cell)
+            if log is not None:
+                _print_line(console, f"  its log: {log}", style)
     for fault in store.faults:
-        console.print(f"fault: {fault}", style="yellow", soft_wrap=True, markup=False)
+        _print_line(console, f"fault: {fault}", "yellow")
+
+
+def _first_log(store: Store, cell: Cell) -> Path | None:
+    """Return the log of a rank that says what went wrong, else of any that has one."""
+    records = sorted(cell.records, key=lambda record: not record.error)
+    return next(filter(None, (log_of(store.out, record) for record in records)), None)
+
+
+def _print_line(console: Console, line: str, style: str) -> None:
+    """Print words of records, of which some may be no text that a terminal can be sent."""
+    plain = line.encode("utf-8", "backslashreplace").decode("utf-8")
+    console.print(plain, style=style, soft_wrap=True, markup=False)

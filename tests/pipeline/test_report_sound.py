@@ -119,7 +119,7 @@ def test_a_folder_of_later_records_alone_is_said(
 def test_a_sweep_where_all_failed_has_a_page_and_no_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Reference: the outcome and the error that the record was written with."""
+    """Reference: the record's own words, of which one is no text in UTF-8, and its log's name."""
     spec = a_cell("topology=ep1_cp1")
     failed = RankRecord(
         key=spec.key,
@@ -129,16 +129,22 @@ def test_a_sweep_where_all_failed_has_a_page_and_no_picture(
         call=0,
         temperature="cold",
         outcome="error",
-        error="RuntimeError: <b>no</b> such operator",
+        error="RuntimeError: <b>no</b> such file: \udcff",
     )
     (tmp_path / "specs").mkdir()
     spec.write(tmp_path / "specs" / f"{spec.key}.json")
     path = record_path(tmp_path, spec.key, 1, 0)
     path.parent.mkdir()
-    path.write_text(failed.to_line() + "\n")
+    path.write_text(failed.to_line() + "\n{torn}\n")
+    log = tmp_path / "logs" / f"{spec.key}.a1.r0.log"
+    log.parent.mkdir()
+    log.touch()
     with pytest.raises(SystemExit) as left:
         main(["report", str(tmp_path), "--picture", str(tmp_path / "none.png")])
     assert left.value.code == 2
-    assert "no picture" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "no picture" in said.err
+    assert str(log) in said.out
+    assert "no such file: \\udcff" in said.out.replace("<b>no</b>", "no")
     cells = contents_of((tmp_path / "report.html").read_text())["cells"]
     assert (cells["outcome"], cells["error"]) == (["failed"], [f"rank 0: {failed.error}"])
