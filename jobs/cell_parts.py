@@ -125,6 +125,8 @@ class Meter:
     ranks
         On the fake backend, the global ranks to act as; by default rank 0 and the one with most
         tokens.
+    snapshot
+        On the CUDA backend, whether each call's allocator history is kept, for `peakcast snapshot`.
     profile
         File in which what calls have shown is kept from job to job; ``None``: nothing is kept. No
         part of a cell's key.
@@ -135,6 +137,7 @@ class Meter:
     allow_unpriced: bool = False
     ranks: tuple[int, ...] | None = None
     profile: str | None = None
+    snapshot: bool = False
 
     def __post_init__(self) -> None:
         if self.ranks is not None:

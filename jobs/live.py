@@ -53,6 +53,17 @@ class Outside:
         return cls(hybridep.held_bytes(), hybridep.held_tokens())
 
 
+@dataclass(slots=True)
+class _Running:
+    """A call under way: its ledger, its batches, the buffers before it, when it began."""
+
+    call: Call | None
+    children: Sequence[LocalBatch]
+    before: Outside
+    started: float
+    seconds: float = 0.0
+
+
 class LiveLoop:
     """Runs the calls of a cell on this rank with the planner live.
 
@@ -85,9 +96,12 @@ class LiveLoop:
         self.profile = self.profiles.load(pricer) if self.profiles else Profile()
         self.left_over = 0  # what the planner says the call before has left
         self.seen: CallLedger | None = None  # the last call, storage by storage
+        self._planned: Planned | None = None  # of the call under way
+        self._running: _Running | None = None
 
     def call(self, index: int) -> RankRecord:
         """Plan and, unless refused, run call ``index``; return what was planned and seen."""
+        self._planned = self._running = None
         held_over = self.left_over
         decision = self.pricer.admit(
             self.batch, self._sample(), allow_unpriced=self.spec.meter.allow_unpriced
@@ -103,6 +117,7 @@ class LiveLoop:
                 planned=planned,
                 error=f"{decision.reason}; ways out: {'; '.join(decision.ways_out)}",
             )
+        self._planned = planned
         loss, observed = self._run(index, decision)
         self.left_over = prices[-1].left_over_bytes
         if observed is not None:
@@ -116,6 +131,12 @@ class LiveLoop:
                 self.profiles.learn(self.pricer, self.profile)
         return self.record.of(index, "ok", planned=planned, observed=observed, loss=loss)
 
+    def cut_short(self) -> dict[str, Any]:
+        """Return what a call that failed had planned and seen, as parts of its record."""
+        seen = self._running is not None and self._running.call is not None
+        observed = self._observe(self._running, garbage=0) if seen else None
+        return {"planned": self._planned, "observed": observed}
+
     def agree_on_first(self, mine: int) -> int:
         """Return the first call that some rank has left to do, this one's being ``mine``."""
         return min(row[0] for row in self._exchange([mine]))
@@ -127,18 +148,16 @@ class LiveLoop:
 
     def _sample(self) -> MemorySample:
         """Sample this rank's memory and exchange it with all others."""
-        outside = Outside.now()
+        outside = self._outside()
         held_over = self.ledger.held_over_bytes if self.ledger else self.left_over
-        room = NO_LIMIT
-        if self.spec.meter.budget_gib is not None:
-            room = int(self.spec.meter.budget_gib * GIB) - held_over - outside.nbytes
+        room = self._room(held_over, outside)
         released = min(held_over, self.left_over)
         rows = self._exchange(
             [
-                room,
+                NO_LIMIT if room is None else room,
                 outside.tokens,
                 released,
-                self.spec.meter.budget_gib is not None,
+                room is not None,
                 *self.profile.to_ints(),
             ]
         )
@@ -151,25 +170,38 @@ class LiveLoop:
 
     def _run(self, index: int, decision: Decision) -> tuple[float | None, Observed | None]:
         """Run the children of a decision, forward and backward each, and observe the call."""
-        before = Outside.now()
         children = [self._batch(index, child.layout) for child in decision.children]
         self._register(children)
-        started = time.perf_counter()
         with self.ledger.call() if self.ledger else nullcontext() as call:
+            self._running = _Running(call, children, self._outside(), time.perf_counter())
             losses = [self._forward_backward(batch, call) for batch in children]
         loss = None if None in losses else sum(losses)
-        seconds = time.perf_counter() - started
+        self._running.seconds = time.perf_counter() - self._running.started
         self.model.zero_grad(set_to_none=True)
         if call is None:
             return loss, None
         garbage = total(self.ledger.collect_garbage())
-        self.seen = seen = call.result
+        return loss, self._observe(self._running, garbage)
+
+    def _observe(self, running: "_Running", garbage: int) -> Observed:
+        """Return what the ledger saw of a call that is over, or was cut short."""
+        self.seen = seen = running.call.result
         attribution = attribute_peak(
-            *(seen, self.spec.model, self.spec.step, [len(batch.tokens) for batch in children]),
+            *(seen, self.spec.model, self.spec.step, [len(b.tokens) for b in running.children]),
             cp=self.spec.topology.cp,
         )
-        rows = routed_rows(self.model)
-        return loss, observe(seen, attribution, before, Outside.now(), rows, garbage, seconds)
+        seconds = running.seconds or time.perf_counter() - running.started
+        rows, after = routed_rows(self.model), self._outside()
+        return observe(seen, attribution, running.before, after, rows, garbage, seconds)
+
+    def _outside(self) -> Outside:
+        """Read this process's communication buffers."""
+        return Outside.now()
+
+    def _room(self, held_over: int, outside: Outside) -> int | None:
+        """Return what this rank can still take; ``None``: no limit."""
+        budget = self.spec.meter.budget_gib
+        return None if budget is None else int(budget * GIB) - held_over - outside.nbytes
 
     def _register(self, children: Sequence[LocalBatch]) -> None:
         """Count the requests' tensors as resident: a trainer has them before it plans."""

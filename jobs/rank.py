@@ -11,10 +11,12 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from jobs import outcome
 from jobs.record import RankRecord, record_path, write_records
 from jobs.resume import Resumed
 from jobs.routing_file import routing_of
@@ -24,6 +26,9 @@ from planner.pricer import Pricer, compile_pricer
 
 THREADS = 1
 """Torch threads of a rank: ranks share the machine's cores, and reductions stay in one order."""
+
+PACKAGES = ("torch", "megatron-core", "numpy", "peakcast", "transformer-engine", "deep-ep")
+"""Packages whose versions a record names, where they are installed."""
 
 
 def main(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
@@ -45,7 +50,8 @@ def main(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
             done[record.call] = record
             write_records(path, [done[call] for call in sorted(done)])
 
-    _run(spec, rank, world, attempt, rendezvous, resumed, keep)
+    snapshots = out / "snapshots" / path.stem
+    _run(spec, rank, world, attempt, rendezvous, resumed, keep, snapshots)
 
 
 def _place(spec: CellSpec) -> tuple[int, int]:
@@ -70,16 +76,20 @@ def _run(
     rendezvous: str,
     resumed: Resumed,
     keep: Callable[[RankRecord], None],
+    snapshots: Path,
 ) -> None:
     """Set up, run every call, and turn an error into a record before it goes on."""
+    if spec.backend == "cuda":  # before Megatron is imported, for what follows imports it
+        from jobs.backend import cuda
+
+        cuda.install()
     from jobs.live import RecordBase
 
     base = RecordBase(spec, attempt, rank, environment() | {"resumed": resumed.times})
-    call = resumed.first
+    call, loop = resumed.first, None
     try:
         pricer = pricer_of(spec)  # before the ranks meet: bad input is one clear error
-        kind = _FakeRank if spec.backend == "fake" else _Ranks
-        with kind(spec, rank, world, rendezvous) as ranks:
+        with _ranks(spec, rank, world, rendezvous, snapshots) as ranks:
             loop = ranks.loop(pricer, base)
             call = loop.agree_on_first(resumed.first) if resumed.times else 0
             again, left = resumed.calls(spec, call)
@@ -91,10 +101,28 @@ def _run(
                 if record.outcome == "refused":
                     break  # what does not fit will not fit the next time
     except BaseException as error:
-        outcome = "oom-host" if isinstance(error, MemoryError) else "error"
         if call < spec.calls.recorded.stop and call not in resumed.done:  # what stands, stands
-            keep(base.of(call, outcome, error=f"{type(error).__name__}: {error}"))
+            keep(_cut_short(base, call, loop, error))
         raise
+
+
+def _ranks(spec: CellSpec, rank: int, world: int, rendezvous: str, snapshots: Path) -> Any:
+    """Return what sets a rank up and tears it down, on the cell's backend."""
+    if spec.backend == "cuda":
+        from jobs.cuda_rank import CudaRanks
+
+        return CudaRanks(spec, rank, world, rendezvous, snapshots)
+    return (_FakeRank if spec.backend == "fake" else _Ranks)(spec, rank, world, rendezvous)
+
+
+def _cut_short(base: Any, call: int, loop: Any, error: BaseException) -> RankRecord:
+    """Return the record of a call that ``error`` ended, with what was seen until then."""
+    words, parts = f"{type(error).__name__}: {error}", {}
+    try:
+        parts = {} if loop is None else loop.cut_short()
+    except Exception as second:
+        words += f"; what was seen until then is lost to {type(second).__name__}: {second}"
+    return base.of(call, outcome.of_error(error), error=words, **parts)
 
 
 def pricer_of(spec: CellSpec) -> Pricer:
@@ -177,14 +205,18 @@ class _FakeRank(_Ranks):
 
 
 def environment() -> dict[str, Any]:
-    """Return what a reader needs to judge a record: host, process and versions."""
-    return {
+    """Return what a reader needs to judge a record: host, process, versions of what is there."""
+    found = {
         "host": platform.node(),
         "pid": os.getpid(),
         "machine": platform.machine(),
         "python": platform.python_version(),
         "threads": THREADS,
-    } | {name: version(name) for name in ("torch", "megatron-core", "numpy", "peakcast")}
+    }
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):  # run from its folder, or no part of this machine
+            found[name] = version(name)
+    return found
 
 
 def run() -> None:

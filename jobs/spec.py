@@ -24,8 +24,9 @@ __all__ = ["BACKENDS", "Calls", "CellSpec", "Meter", "Weights", "Workload", "bui
 T = TypeVar("T")
 
 SCHEMA = 1
-BACKENDS = ("cpu", "fake")
-"""Real ranks over gloo; or one process for each rank asked for, under fake tensors."""
+BACKENDS = ("cpu", "fake", "cuda")
+"""Real ranks over gloo; one process for each rank asked for, under fake tensors; real ranks on CUDA
+devices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +73,11 @@ class CellSpec:
                 )
             lay_out(self.workload.batch(), self.topology)  # raises where rank_tokens do not fit
             return
+        if self.meter.snapshot and self.backend != "cuda":
+            raise ConfigError(
+                f"meter.snapshot keeps the history of a CUDA allocator; use meter=cuda "
+                f"(backend = {self.backend})"
+            )
         for wanted, what in (
             (self.weights.routing == "skewed", "weights.routing = skewed"),
             (bool(self.workload.rank_tokens), "workload.rank_tokens"),

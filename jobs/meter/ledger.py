@@ -30,9 +30,15 @@ class Ledger:
     Register what is resident (`attach`, `register`) before the first call: a storage that is
     neither registered nor allocated under the ledger is counted in no figure but
     ``unregistered_bytes``.
+
+    Parameters
+    ----------
+    device
+        Type of the device whose storages count: beside a CUDA rank's model lie small host tensors.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
+        self._on_cuda = device == "cuda"
         self.live_bytes = 0
         self._watches: dict[int, _Watch] = {}
         self._dead: list[_Watch] = []
@@ -55,6 +61,8 @@ class Ledger:
 
     def register(self, name: str, tensor: torch.Tensor, kind: str = "input") -> None:
         """Count ``tensor``'s storage as resident until it dies: part of every later baseline."""
+        if tensor.is_cuda is not self._on_cuda:
+            return
         self._bury()
         storage = tensor.untyped_storage()
         watch = self._watches.get(storage._cdata)
@@ -176,6 +184,8 @@ class Ledger:
 
     def _see(self, tensor: torch.Tensor, func: Any, args: tuple[Any, ...], kwargs: Any) -> None:
         """Account for one output of operator ``func``."""
+        if tensor.is_cuda is not self._on_cuda:
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata
         watch = self._watches.get(key)

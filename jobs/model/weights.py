@@ -37,10 +37,11 @@ def load_weights(model: torch.nn.Module, spec: CellSpec) -> None:
 def draw_weights(model: torch.nn.Module, seed: int) -> None:
     """Draw all weights and adapters from ``seed`` and their global names.
 
-    A value depends on nothing else, so that every topology has the same model. Norm scales are 1;
-    decays of linear attention span what its layers are used with (`DECAY_RATES`, `TIME_STEPS`);
-    other weights are normal with variance 1/fan-in, those that write to the residual stream divided
-    by twice the layers as well (Megatron's scaled initialisation).
+    A value depends on nothing else but the kind of device, on which it is drawn, so that every
+    topology has the same model. Norm scales are 1; decays of linear attention span what its layers
+    are used with (`DECAY_RATES`, `TIME_STEPS`); other weights are normal with variance 1/fan-in,
+    those that write to the residual stream divided by twice the layers as well (Megatron's scaled
+    initialisation).
     """
     layers = len(model.decoder.layers)
     with torch.no_grad():
@@ -51,13 +52,14 @@ def draw_weights(model: torch.nn.Module, seed: int) -> None:
 def _draw(named: Named, seed: int, layers: int) -> None:
     data = named.data
     digest = hashlib.sha256(f"{seed}/{named.name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    generator = torch.Generator(data.device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    how = {"generator": generator, "device": data.device}
     if named.name.endswith(("A_log", "dt_bias")):
-        data.copy_(_memory(named.name, torch.rand(data.shape, generator=generator)))
+        data.copy_(_memory(named.name, torch.rand(data.shape, **how)))
     elif data.dim() == 1:
         data.fill_(1.0)
     else:
-        data.copy_(torch.randn(data.shape, generator=generator) * _spread(named, layers))
+        data.copy_(torch.randn(data.shape, **how).mul_(_spread(named, layers)))
 
 
 def _memory(name: str, even: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,151 @@
+"""Ranks on CUDA devices: NCCL beside gloo, Megatron's own kernels where they are installed.
+
+The model is the one of CPU ranks: its operators run where their inputs lie. Transformer Engine's
+permutation and router product take the place of ours where it is installed, and DeepEP's buffer
+where `deep_ep` is; the CPU reference of that buffer never stands in for it here.
+"""
+
+import importlib
+import importlib.util
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+
+from jobs import backend
+from jobs.backend import cpu, patches
+from planner.errors import ConfigError
+from planner.step import Step
+from planner.topology import Topology
+
+LAST_WORDS_S = 30.0
+"""Seconds that a failed rank has to leave by itself: NCCL may wait for ranks that are gone."""
+
+TIMEOUT_S = 300.0
+"""Seconds after which a collective that ranks are missing from ends them all."""
+
+
+def require_device(step: Step, topology: Topology) -> None:
+    """Check that this machine can run a cell as it asks.
+
+    Raises
+    ------
+    ConfigError
+        Without a CUDA device, with fp32 activations, and for HybridEP without `deep_ep`.
+    """
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"backend = cuda needs a CUDA device, and torch {torch.__version__} sees none; "
+            "use meter=default (CPU ranks) or meter=fake"
+        )
+    if step.dtype != "bf16":
+        raise ConfigError(
+            f"step.dtype = {step.dtype} has no flash attention on CUDA; set step.dtype=bf16"
+        )
+    if step.dispatcher_at(topology) == "hybridep" and not has_hybridep():
+        raise ConfigError(
+            "dispatcher hybridep on CUDA needs deep_ep with its HybridEPBuffer, which is not here; "
+            "install it, or set step.dispatcher=alltoall"
+        )
+
+
+def has_hybridep() -> bool:
+    """Whether DeepEP with its hybrid buffer is installed."""
+    if importlib.util.find_spec("deep_ep") is None:
+        return False
+    return hasattr(importlib.import_module("deep_ep"), "HybridEPBuffer")
+
+
+def install() -> None:
+    """Make Megatron importable with our operators; later calls do nothing.
+
+    Raises
+    ------
+    RuntimeError
+        When Megatron has been imported before, or another backend is installed.
+    """
+    if not backend.choose("cuda"):
+        return
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # a lost rank ends the others
+    with patches.quiet():
+        patches.apply(patches.fused())
+
+
+def device_of(rank: int, devices: int) -> torch.device:
+    """Return the device of a rank: that of its place on its host, as launchers say it.
+
+    Slurm may show each task its own device alone, which is then number 0.
+    """
+    place = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", rank)))
+    return torch.device("cuda", place % devices)
+
+
+def start(rank: int, world: int, topology: Topology, rendezvous: str, device: torch.device) -> None:
+    """Take ``device``, join the ranks and set up Megatron's groups; arguments as of `cpu.start`.
+
+    Raises
+    ------
+    ConfigError
+        When the topology has another number of ranks, or splits tp, pp or etp.
+    """
+    cpu.require_runnable(topology)
+    if world != topology.world:
+        raise ConfigError(
+            f"{world} ranks were started, the topology has {topology.world}; start that many"
+        )
+    install()
+    torch.cuda.set_device(device)
+    cpu.meet(rank, world, rendezvous, TIMEOUT_S, "cpu:gloo,cuda:nccl")
+    cpu.make_groups(topology, TIMEOUT_S)
+
+
+def connect(device: torch.device, used: Callable[[], int]) -> dict[str, int]:
+    """Make every communicator by a first collective; return what each took from the device.
+
+    Parameters
+    ----------
+    used
+        Reads the device's used bytes.
+    """
+    taken: dict[str, int] = {}
+    one = torch.zeros(dist.get_world_size(), device=device)
+    for name, group in _groups():
+        before = used()
+        dist.all_reduce(one[:1], group=group)
+        dist.all_to_all_single(one[: group.size()], one[: group.size()].clone(), group=group)
+        torch.cuda.synchronize(device)
+        taken[name] = used() - before
+    return taken
+
+
+def _groups() -> Iterator[tuple[str, dist.ProcessGroup]]:
+    """Yield Megatron's groups of more than one rank, each process group once."""
+    from megatron.core import parallel_state as state
+
+    found = (
+        ("world", dist.group.WORLD),
+        ("cp", state.get_context_parallel_group()),
+        ("dp·cp", state.get_data_parallel_group(with_context_parallel=True)),
+        ("ep", state.get_expert_model_parallel_group()),
+        ("edp", state.get_expert_data_parallel_group()),
+    )
+    seen: set[int] = set()
+    for name, group in found:
+        if group is not None and group.size() > 1 and id(group) not in seen:
+            seen.add(id(group))
+            yield name, group
+
+
+def stop() -> None:
+    """Leave the groups and give up the communication buffers."""
+    torch.cuda.synchronize()
+    cpu.stop()
+
+
+def leave_soon() -> None:
+    """End this process by force should it not end by itself, once a rank has failed."""
+    last = threading.Timer(LAST_WORDS_S, os._exit, (1,))
+    last.daemon = True
+    last.start()
