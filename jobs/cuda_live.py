@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from jobs.allocator_replay import ledger_steps, replay
-from jobs.live import LiveLoop, Outside
+from jobs.live import LiveLoop
 from jobs.meter.cuda import DeviceCall, DeviceMeter
 from jobs.record import Observed
+from jobs.sides import Outside
 from jobs.workload import LocalBatch
 from planner.admission import Decision
 from planner.batch import Layout
