@@ -7,25 +7,13 @@ hashes of the table, the prior and the code that fitted.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import beta
 
-from pipeline.regress import copies as fit_module
-from pipeline.regress.allowance import fit_allowance
-from pipeline.regress.bound import Bound, fit_bound
-from pipeline.regress.copies import Arguments, Fitted, fit_copies
-from pipeline.regress.effects import figures
-from pipeline.regress.held_out import errors, hold_out
-from pipeline.regress.rows import Floats, Ints
+import pipeline.regress
 from pipeline.regress.sighting import Sightings
-from pipeline.regress.table_text import table_text
-from planner.coefficients import Coefficients, table_digest
 from planner.errors import PlannerError
 
 SCHEMA = 1
@@ -33,127 +21,6 @@ SCHEMA = 1
 
 class CertificateError(PlannerError):
     """A certificate that cannot be read, or that is not of the table beside it."""
-
-
-def certify(
-    sightings: Sightings,
-    prior_name: str,
-    *,
-    name: str,
-    fitted_on: date,
-    arguments: Arguments,
-    excluded: Sequence[str],
-    faults: Sequence[str],
-    sources: Mapping[str, str],
-) -> tuple[str, dict[str, Any]]:
-    """Fit a table and return its text and its certificate.
-
-    Parameters
-    ----------
-    sources
-        As `pipeline.regress.table_text.table_text` takes them.
-
-    Raises
-    ------
-    FitError
-        As `pipeline.regress.copies.fit_copies`.
-    """
-    prior = Coefficients.load(prior_name)
-    fitted = fit_copies(sightings, prior, arguments)
-    held = hold_out(sightings, fitted.design, arguments)
-    whole = fitted.design.whole
-    places = fitted.design.peaks.sighting[whole]
-    sizes = fitted.design.peaks.expected(fitted.copies)[whole]
-    rows = fit_allowance(sightings)
-    bound = fit_bound(sightings, sizes, places, held)
-    table = replace(
-        bound.on(fitted.table),
-        name=name,
-        date=fitted_on,
-        allowance=rows.on(prior.allowance),
-        what=f"{prior.what}; fitted on {len(sightings)} measured calls",
-    )
-    entries = {key.entry for key in fitted.design.keys}
-    text = table_text(
-        table, sources=sources, fitted=[i in entries for i in range(len(table.copies))]
-    )
-    certificate = {
-        "schema": SCHEMA,
-        "table": {"name": name, "sha256": hashlib.sha256(text.encode()).hexdigest()},
-        "prior": {"name": prior.name, "sha256": table_digest(prior_name)},
-        "code": {"sha256": code_digest()},
-        "fit": {**asdict(arguments), "date": fitted_on.isoformat()},
-        "sightings": {
-            "expected": len(sightings) + len(excluded) + len(faults),
-            "measured": len(sightings),
-            "sha256": sightings_digest(sightings),
-            "excluded": list(excluded),
-            "faults": list(faults),
-        },
-        "identifiability": _identifiability(fitted),
-        "coefficients": _coefficients(fitted),
-        "outliers": list(fitted.outliers),
-        "errors": {
-            "fitted": errors(sightings, places, sizes),
-            **{
-                f"without_{one.fact}": {
-                    "kinds": one.kinds,
-                    **errors(sightings, one.sighting, one.expected),
-                }
-                for one in held
-            },
-        },
-        "bound": _bound(sightings, places, sizes, bound),
-        "rows": rows.document(),
-        "figures": figures(sightings, fitted),
-    }
-    return text, certificate
-
-
-def _identifiability(fitted: Fitted) -> dict[str, Any]:
-    found = fitted.identified
-    return {
-        "columns": len(fitted.design.keys),
-        "rank": found.rank,
-        "condition": None if found.condition == float("inf") else float(f"{found.condition:.3g}"),
-        "collinear": [list(group) for group in found.groups],
-        "unseen": list(found.unseen),
-        "at_prior": list(fitted.at_prior),
-    }
-
-
-def _coefficients(fitted: Fitted) -> list[dict[str, Any]]:
-    design = fitted.design
-    rows = zip(design.names, design.prior, fitted.copies, fitted.low, fitted.high, strict=True)
-    return [
-        {
-            "name": name,
-            "prior": round(float(prior), 3),
-            "copies": round(float(value), 3),
-            "interval": [round(float(low), 3), round(float(high), 3)],
-            "from": "prior" if name in fitted.at_prior else "data",
-        }
-        for name, prior, value, low, high in rows
-    ]
-
-
-def _bound(sightings: Sightings, places: Ints, sizes: Floats, bound: Bound) -> dict[str, Any]:
-    held = sightings.observed[places] <= bound.margin * sizes + bound.call_bytes
-    covered = int(held.sum())
-    low, high = coverage_interval(covered, len(places))
-    return {
-        **asdict(bound),
-        "covered": covered,
-        "of": len(places),
-        "coverage_interval": [round(low, 5), round(high, 5)],
-    }
-
-
-def coverage_interval(covered: int, count: int, miss: float = 0.05) -> tuple[float, float]:
-    """Return the exact (Clopper-Pearson) interval of a coverage."""
-    low = float(beta.ppf(miss / 2, covered, count - covered + 1)) if covered else 0.0
-    high = float(beta.ppf(1 - miss / 2, covered + 1, count - covered)) if covered < count else 1.0
-    return low, high
 
 
 def sightings_digest(sightings: Sightings) -> str:
@@ -175,7 +42,7 @@ def sightings_digest(sightings: Sightings) -> str:
 def code_digest() -> str:
     """Hash the modules that fit."""
     whole = hashlib.sha256()
-    for file in sorted(Path(fit_module.__file__).parent.glob("*.py")):
+    for file in sorted(Path(pipeline.regress.__file__).parent.glob("*.py")):
         whole.update(file.read_bytes())
     return whole.hexdigest()
 

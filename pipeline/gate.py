@@ -4,6 +4,7 @@ The bound is held against every observation given; held-out errors are the certi
 table must be the one at hand.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -80,6 +81,27 @@ def unheld(sightings: Sightings, table: Coefficients) -> list[str]:
         for place in np.flatnonzero(~priced)
     ]
     return found
+
+
+def exceeded(sightings: Sightings, digest: str) -> list[str]:
+    """Return each sighting that a table's bound, as the call was planned with it, did not hold for.
+
+    ``digest`` is the table's: what was planned with another says nothing of it.
+    """
+    table = sightings.fact("table")
+    if "bound" not in sightings.beside or digest not in table.names:
+        return []
+    bound, observed = sightings.beside["bound"].T
+    over = (table.code == table.names.index(digest)) & (observed > bound)
+    return [
+        f"{sightings.labels[i]}: observed {observed[i]:.0f} bytes, planned bound {bound[i]:.0f}"
+        for i in np.flatnonzero(over)
+    ]
+
+
+def ran_out(excluded: Sequence[str]) -> list[str]:
+    """Return the calls, of those left out, that an admitted plan ran out of memory in."""
+    return [reason for reason in excluded if "outcome oom" in reason]
 
 
 def uncertified(table: Path, limits: Limits) -> list[str]:

@@ -8,8 +8,9 @@ from pipeline.measured import candidate_cells, read_measured
 from pipeline.recorded import read_recorded
 from pipeline.regress.copies import Arguments
 from pipeline.regress.propose import propose
-from pipeline.regress.sighting import Sighting, Sightings, gather
+from pipeline.regress.sighting import Sighting, Sightings, gather, join
 from planner.coefficients import Coefficients
+from planner.errors import ConfigError
 
 CELLS_PRIOR = "nonfull-derived"
 LEDGER_FLOOR = 4096.0
@@ -72,25 +73,39 @@ WAYS = {
 """What to vary where a fact has one kind only, which leaves its columns in proportion."""
 
 
-def read_observations(path: Path) -> Observations:
-    """Read a CSV of measured cells, or the records under a sweep's folder.
+def read_observations(*paths: Path) -> Observations:
+    """Read a CSV of measured cells, or the records under the folders of one sweep or several.
 
     Raises
     ------
     PlannerError
-        Where there is nothing to read; see `read_measured` and `read_recorded`.
+        Where there is nothing to read, or both kinds are given; see `read_measured` and
+        `read_recorded`.
     """
-    if path.is_dir():
-        recorded = read_recorded(path)
-        return Observations(
-            sightings=recorded.sightings,
-            candidates=recorded.candidates,
-            prior=recorded.coefficients,
-            arguments=Arguments(strength=0.0, floor_bytes=LEDGER_FLOOR),
-            excluded=recorded.excluded,
-            faults=recorded.faults,
-            sources=RECORDS_SOURCES,
-        )
+    folders = [path for path in paths if path.is_dir()]
+    if (folders and len(folders) < len(paths)) or (not folders and len(paths) > 1):
+        raise ConfigError("give one table of measured cells, or folders of sweeps; not both")
+    return _of_records(folders) if folders else _of_cells(paths[0])
+
+
+def _of_records(folders: Sequence[Path]) -> Observations:
+    """Join several sweeps; imported cells are fitted as those of the table they are from."""
+    recorded = [read_recorded(folder) for folder in folders]
+    sightings = join([one.sightings for one in recorded])
+    published = all(kind.local.recompute != "full" for kind in sightings.kinds)
+    ledger = Arguments(strength=0.0, floor_bytes=LEDGER_FLOOR)
+    return Observations(
+        sightings=sightings,
+        candidates={label: cell for one in recorded for label, cell in one.candidates.items()},
+        prior=recorded[0].coefficients,
+        arguments=Arguments() if published else ledger,
+        excluded=[reason for one in recorded for reason in one.excluded],
+        faults=[fault for one in recorded for fault in one.faults],
+        sources=CELLS_SOURCES if published else RECORDS_SOURCES,
+    )
+
+
+def _of_cells(path: Path) -> Observations:
     measured = read_measured(path)
     return Observations(
         sightings=gather([cell.sighting for cell in measured.cells]),

@@ -24,6 +24,7 @@ class PlannedView(msgspec.Struct):
     """Of `jobs.record.Planned`."""
 
     peak_moment: str
+    bound_bytes: int
     growth_bytes: int
     routed_rows: list[int]
     decision: DecisionView

@@ -122,6 +122,7 @@ def rank_kinds(spec: CellSpec, pricer: Pricer, batch: Batch) -> tuple[RankKind, 
             "class": f"{spec.weights.name} {temperature}",
             "call": temperature,
             "dispatcher": pricer.local.dispatcher,
+            "table": spec.coefficients_digest,
         }
         for temperature in ("cold", "warm")
     }
@@ -193,6 +194,7 @@ def _sighting(kind: SpecKind, record: RecordView, after: Sequence[RecordView]) -
         at=moment,
         terms=observed.terms if moment is not None else {},
         beside={
+            "bound": (planned.bound_bytes, observed.working_set_bytes),
             "growth": (planned.growth_bytes, observed.growth_bytes),
             "outside": (rank.buffer_bytes, observed.outside_bytes),
             "net peak": (observed.held_over_bytes, observed.peak_bytes),

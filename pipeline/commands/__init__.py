@@ -14,6 +14,7 @@ COMMANDS: tuple[str, ...] = (
     "trace",
     "facts",
     "fit",
+    "certify",
     "score",
     "gate",
     "query",

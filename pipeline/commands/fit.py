@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from pipeline.certificate import certificate_path, certify
+from pipeline.certificate import certificate_path
+from pipeline.certify import certify
 from pipeline.observations import read_observations
 from pipeline.progress import make_console
 from pipeline.regress.copies import Arguments
@@ -22,7 +23,9 @@ DEFAULT = Arguments()
 
 
 def run(
-    cells: Annotated[Path, typer.Argument(help="measured cells (.csv), or a sweep's folder")],
+    cells: Annotated[
+        list[Path], typer.Argument(help="measured cells (.csv), or folders of sweeps")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="table to write (.toml)")],
     prior: Annotated[
         str | None, typer.Option(help="table to begin at: nonfull-derived, or the records' own")
@@ -39,7 +42,7 @@ def run(
 ) -> None:
     """Fit the copies of a table on measured cells or on a sweep's records, with a certificate."""
     try:
-        found = read_observations(cells)
+        found = read_observations(*cells)
         arguments = found.arguments
         if strength is not None:
             arguments = replace(arguments, strength=strength)

@@ -8,16 +8,18 @@ from typing import Annotated
 
 import typer
 
-from pipeline.gate import Limits, table_path, uncertified, unheld
+from pipeline.gate import Limits, exceeded, ran_out, table_path, uncertified, unheld
 from pipeline.observations import read_observations
-from planner.coefficients import Coefficients
+from planner.coefficients import Coefficients, table_digest
 from planner.errors import PlannerError
 
 PASSED, FAILED, BAD_INPUT = 0, 1, 2
 
 
 def run(
-    records: Annotated[Path, typer.Option(help="a sweep's folder, or measured cells (.csv)")],
+    records: Annotated[
+        list[Path], typer.Option(help="measured cells (.csv), or a sweep's folder; may be repeated")
+    ],
     coefficients: Annotated[str, typer.Option(help="table, by name or path")],
     limits: Annotated[
         Path | None, typer.Option(help="limits (.yaml) in place of conf/gate/default.yaml")
@@ -26,12 +28,14 @@ def run(
     """Say whether a table may be trusted: its bound held, it is certified, errors are in limits."""
     try:
         allowed = Limits.load(limits)
-        found = read_observations(records)
+        found = read_observations(*records)
         table = Coefficients.load(coefficients)
         reasons = unheld(found.sightings, table)
     except PlannerError as error:
         typer.echo(f"peakcast gate: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
+    reasons += exceeded(found.sightings, table_digest(coefficients))
+    reasons += [f"ran out of memory: {reason}" for reason in ran_out(found.excluded)]
     reasons += [f"fault: {fault}" for fault in found.faults]
     reasons += uncertified(table_path(coefficients), allowed)
     for reason in reasons:

@@ -63,6 +63,8 @@ class Fitted:
     ----------
     copies, low, high
         One figure a coefficient of the design; the interval holds 95 % of the bootstrap's draws.
+    resolution
+        What a figure's floor of noise is in copies: a ledger's rounding, which no draw shows.
     at_prior
         Names that the data leave where the derivation put them.
     outliers
@@ -73,6 +75,7 @@ class Fitted:
     copies: Floats
     low: Floats
     high: Floats
+    resolution: Floats
     identified: Identified
     at_prior: tuple[str, ...]
     outliers: tuple[str, ...]
@@ -227,10 +230,19 @@ def fit_copies(
         copies=copies,
         low=low,
         high=high,
+        resolution=_resolution(rows, arguments.floor_bytes),
         identified=identified,
         at_prior=at_prior,
         outliers=_outliers(sightings, design, rows, copies),
     )
+
+
+def _resolution(rows: Rows, floor: float) -> Floats:
+    """Return the copies that a floor of bytes makes of each coefficient, at its mean size."""
+    ones = np.ones(len(rows))
+    size = np.diag(rows.squares(ones)) / np.maximum(rows.sums(ones), 1.0)
+    resolution: Floats = floor / np.maximum(size, floor)
+    return resolution
 
 
 def _outliers(sightings: Sightings, design: Design, rows: Rows, copies: Floats) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ row for every moment that may be the fullest; which it is depends on the copies.
 has one coefficient alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,12 +59,16 @@ class Design:
 
     Parameters
     ----------
+    names
+        Of each coefficient: its term, and where one term has several, facts of its entry and
+        moments that set it apart.
     term_sighting, term_key, term_size, term_observed
         Of each term's figure: its sighting, its coefficient, bytes of one copy, bytes observed.
     """
 
     table: Coefficients
     keys: tuple[Key, ...]
+    names: tuple[str, ...]
     peaks: Peaks
     term_sighting: Ints
     term_key: Ints
@@ -95,28 +100,6 @@ class Design:
         return Rows(self.peaks.rows[chosen], self.term_key, self.term_size)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Name of each coefficient: its term, and where one term has several, what sets it apart.
-
-        Facts of an entry and moments are named.
-        """
-        return tuple(self._name(key) for key in self.keys)
-
-    def _name(self, key: Key) -> str:
-        entry = self.table.copies[key.entry]
-        moments = [moment for moment, milli in entry.at.items() if milli == key.milli]
-        same = [k for k in self.keys if self.table.copies[k.entry].term == entry.term]
-        facts = [dict(self.table.copies[place].when.facts) for place in {k.entry for k in same}]
-        parts = [
-            f"{fact}={'/'.join(str(v) for v in values)}"
-            for fact, values in entry.when.facts
-            if len({other.get(fact) for other in facts}) > 1
-        ]
-        if len([k for k in same if k.entry == key.entry]) > 1:
-            parts.append("+".join(moments))
-        return f"{entry.term}[{'; '.join(parts)}]" if parts else entry.term
-
-    @property
     def prior(self) -> Floats:
         """Copies before the fit."""
         return np.array([key.milli / MILLI for key in self.keys])
@@ -139,12 +122,28 @@ def make_design(sightings: Sightings, table: Coefficients) -> Design:
     return Design(
         table=table,
         keys=pricing.keys,
+        names=tuple(_name(key, pricing.keys, table) for key in pricing.keys),
         peaks=_joined(peaks, len(prior)),
         term_sighting=columns[0],
         term_key=columns[1],
         term_size=columns[2],
         term_observed=columns[3],
     )
+
+
+def _name(key: Key, keys: Sequence[Key], table: Coefficients) -> str:
+    entry = table.copies[key.entry]
+    moments = [moment for moment, milli in entry.at.items() if milli == key.milli]
+    same = [k for k in keys if table.copies[k.entry].term == entry.term]
+    facts = [dict(table.copies[place].when.facts) for place in {k.entry for k in same}]
+    parts = [
+        f"{fact}={'/'.join(str(v) for v in values)}"
+        for fact, values in entry.when.facts
+        if len({other.get(fact) for other in facts}) > 1
+    ]
+    if len([k for k in same if k.entry == key.entry]) > 1:
+        parts.append("+".join(moments))
+    return f"{entry.term}[{'; '.join(parts)}]" if parts else entry.term
 
 
 _NONE: Ints = np.zeros(0, dtype=np.int64)

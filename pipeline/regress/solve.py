@@ -229,12 +229,15 @@ def bootstrap(
         names, group = np.arange(MOST_GROUPS), group % MOST_GROUPS
     base = np.ones_like(observed) if weights is None else weights
     squares, sums = _by_group(rows.scaled(1 / observed), base, group, len(names))
-    found = np.empty((draws, rows.width))
-    for draw in range(draws):
-        times = np.bincount(generator.integers(0, len(names), len(names)), minlength=len(names))
-        total = np.tensordot(times, squares, axes=1)
-        found[draw] = least(total, times @ sums, prior)
-    return found
+    count = len(names)
+    times = np.array(
+        [np.bincount(generator.integers(0, count, count), minlength=count) for _ in range(draws)],
+        dtype=float,
+    )
+    drawn = (times @ squares.reshape(count, -1)).reshape(draws, rows.width, rows.width)
+    return np.array(
+        [least(one, other, prior) for one, other in zip(drawn, times @ sums, strict=True)]
+    )
 
 
 def _by_group(rows: Rows, weights: Floats, group: Ints, count: int) -> tuple[Floats, Floats]:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.certificate import certify, coverage_interval, read_certificate, require_certified
+from pipeline.certificate import read_certificate, require_certified
+from pipeline.certify import certify, coverage_interval
 from pipeline.cli import application
 from pipeline.gate import table_path
 from pipeline.observations import read_observations
