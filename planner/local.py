@@ -21,7 +21,8 @@ class Local:
     """Widths and counts on one rank, in elements unless the name says otherwise.
 
     ``linear_layers`` are the places, among this rank's layers, of those with linear attention;
-    ``sp`` is the degree that divides the stream along the sequence: tp, or 1.
+    ``sp`` is the degree that divides the stream along the sequence: tp, or 1; ``received`` counts
+    the virtual stages that another pipeline rank sends their input.
     ``dense_adapter_width`` is inputs and outputs of a layer's dense adapters, the mean over this
     rank's layers; 0 where there are none.
     """
@@ -46,6 +47,7 @@ class Local:
     lora_rank: int
     dense_adapter_width: int
     head_chunk: int
+    fused_head: bool
     recompute: str
     dispatcher: str
     group_ranks: int
@@ -58,6 +60,7 @@ class Local:
     kept: Kept
     first: bool
     last: bool
+    received: int
     dense_layers: int
     moe_layers: int
     attention_layers: int
@@ -150,7 +153,8 @@ def localize(model: Model, topology: Topology, step: Step, pp_rank: int = 0) -> 
         dense_adapter_width=_mean_adapter_width(model, topology, stage.layers)
         if step.adapters == "all" and step.lora_rank
         else 0,
-        head_chunk=WHOLE if step.head == "whole" else step.head_chunk,
+        head_chunk=step.head_chunk if step.head == "chunked" else WHOLE,
+        fused_head=step.head == "fused",
         recompute=step.recompute,
         dispatcher=step.dispatcher_at(topology),
         group_ranks=topology.ep * topology.etp,
@@ -163,6 +167,7 @@ def localize(model: Model, topology: Topology, step: Step, pp_rank: int = 0) -> 
         kept=kept,
         first=stage.first,
         last=stage.last,
+        received=len(stage.chunks) - stage.first,
         dense_layers=kept.dense_here,
         moe_layers=kept.moe_here,
         attention_layers=kept.attention_here,

@@ -105,13 +105,12 @@ class Pricer:
         """Price a batch on the rank that needs most; it need not be the busiest in tokens."""
         held = state.held_tokens if state is not None else 0
         figures = self.figures(layout or self.lay_out(batch), held)
-        worst, most = 0, -1
+        worst, before = 0, figures[0]
+        most = before.demand
         for rank, of_rank in enumerate(figures):
-            if rank and of_rank is figures[rank - 1]:
-                continue
-            demand = of_rank.demand
-            if demand > most:
-                worst, most = rank, demand
+            if of_rank is not before and of_rank.demand > most:
+                worst, most = rank, of_rank.demand
+            before = of_rank
         return Price(worst, self.coefficients.name, figures[worst])
 
     def admit(
@@ -136,8 +135,8 @@ class Pricer:
 
     @property
     def unpriced_parts(self) -> int:
-        """How many parts a rank of the first stage holds that the table does not price."""
-        return self._compiled.unpriced_parts
+        """How many parts the rank with most of them holds that the table does not price."""
+        return max([loader.compiled.unpriced_parts for loader in self._stages])
 
     def kinds(self, layout: Layout, held_tokens: int = 0) -> list[Figures]:
         """Return the figures of every kind of rank, each once."""

@@ -14,16 +14,18 @@ from planner.model import Model
 from planner.parameters import LayerParameters, layer, mtp_layer, norm
 from planner.stages import stage_of
 from planner.step import Step
+from planner.stubs import stub_elements
 from planner.topology import Topology
 from planner.units import Bytes, align_up, ceil_div
 
 FP32 = 4
 
 WORKSPACE = 32 * 2**20
-"""cuBLAS workspace on Hopper, bytes: one for each handle and stream."""
+"""cuBLAS workspace on Hopper, bytes: one for each handle and stream. PyTorch has a handle for each
+thread that multiplies: the caller's in forward, autograd's in backward."""
 
 TE_WORKSPACE = WORKSPACE + 1024
-TORCH_HANDLES = 3
+TORCH_HANDLES = 2
 TE_STREAMS = 5
 
 
@@ -131,6 +133,11 @@ def static_bytes(model: Model, topology: Topology, step: Step, pp_rank: int = 0)
         ),
         ("optimizer.moments", "Adam's two moments, from the first step on", moments),
         ("workspaces.cublas", "cuBLAS workspaces", _workspaces(model, step)),
+        (
+            "workspaces.stubs",
+            "one tensor of each weight's shape in place of its gradient",
+            0 if adapting else _stubs(model, topology, step, pp_rank),
+        ),
     )
     return Static(
         held=held,
@@ -150,9 +157,20 @@ def _workspaces(model: Model, step: Step) -> int:
     return TORCH_HANDLES * WORKSPACE + streams * TE_WORKSPACE
 
 
+def _stubs(model: Model, topology: Topology, step: Step, pp_rank: int) -> int:
+    if step.device != "cuda" or not step.gradient_fusion:
+        return 0
+    stage = stage_of(model.num_layers, topology, pp_rank, step.microbatches)
+    linear, moe = frozenset(model.linear_attention_layers), frozenset(model.moe_layers)
+    kinds = {(index in linear, index in moe) for index in stage.layers}
+    mtp_layers = model.mtp_layers if stage.last else 0
+    return stub_elements(model, topology, kinds, mtp_layers) * step.itemsize
+
+
 SOURCES = {
     "workspaces": "published planner: Transformer Engine's 5 x (32 MiB + 1 KiB) with grouped "
-    "experts; PyTorch's default of 32 MiB on Hopper; three of those are what case M08 leaves over",
+    "experts; PyTorch's 32 MiB on Hopper for each of two handles; Transformer Engine's "
+    "get_dummy_wgrad, which keeps one tensor of each shape",
     "weights": "derivation: the published architectures, counted exactly",
     "gradients": "Megatron-core's contiguous gradient buffer: fp32 where gradients are summed so",
     "optimizer": "Megatron-core's distributed optimizer; measured: the second iteration's peak "

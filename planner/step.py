@@ -10,7 +10,7 @@ DISPATCHERS = ("auto", "alltoall", "allgather", "hybridep", "deepep")
 RECOMPUTE = ("full", "selective", "block", "none")
 MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 ATTENTION = ("flash", "unfused")
-HEADS = ("chunked", "whole")
+HEADS = ("chunked", "whole", "fused")
 ADAPTERS = ("experts", "all")
 DEVICES = ("cpu", "cuda")
 
@@ -43,7 +43,8 @@ class Step:
     head_chunk
         Tokens per chunk of the log-probability head.
     head
-        ``chunked``, or ``whole``: logits of all tokens at once, fp32 beside bf16.
+        ``chunked``, or ``whole``: logits of all tokens at once, fp32 beside bf16; ``fused``: all at
+        once in bf16, whose gradient takes their place (Transformer Engine's loss).
     attention, sequence
         ``unfused`` attention keeps scores of every pair of positions, for sequences of
         ``sequence`` tokens; ``flash`` keeps none.
@@ -62,6 +63,9 @@ class Step:
         table prices either, and a price says so.
     gradient_fp32
         Whether gradients of trained weights are kept in fp32.
+    gradient_fusion
+        Whether matrix products add weight gradients to their buffer by themselves (Megatron's
+        gradient accumulation fusion).
     vocab_multiple
         What the vocabulary is padded to a multiple of, for each tensor-parallel rank.
     fused_activation
@@ -97,6 +101,7 @@ class Step:
     offload_activations: bool = False
     fp8: bool = False
     gradient_fp32: bool = True
+    gradient_fusion: bool = True
     vocab_multiple: int = 1
     fused_activation: bool = True
     capacity_factor: float | None = None

@@ -49,31 +49,32 @@ def outputs(_: Local) -> Size:
     what="logits of all tokens of a microbatch, where the head is not chunked",
     when=lambda local: local.last and local.whole_head,
     source="derivation: Megatron-core's vocabulary-parallel loss: bf16 logits and one fp32 copy, "
-    "which becomes probabilities and then their gradient in place",
+    "which becomes probabilities and then their gradient in place; Transformer Engine's loss "
+    "(triton/cross_entropy.py) writes the gradient over the logits",
 )
 def whole_logits(local: Local) -> Size:
-    """(tokens, vocabulary columns) in the activation dtype and in fp32."""
-    return Size(tokens=local.vocab * (local.itemsize + 4))
+    """(tokens, vocabulary columns) in the activation dtype and, unless fused, in fp32."""
+    return Size(tokens=local.vocab * (local.itemsize + (0 if local.fused_head else 4)))
 
 
 @term(
     "head.prediction_logits",
     what="probabilities of the multi-token-prediction losses, kept for backward",
     when=lambda local: local.mtp_layers > 0 and local.whole_head,
-    source="derivation: one fp32 (tokens, vocabulary columns) a prediction layer",
+    source="derivation: one fp32 (tokens, vocabulary columns) a layer; fused, its logits",
 )
 def prediction_logits(local: Local) -> Size:
-    """(tokens, vocabulary columns) fp32 a layer."""
-    return Size(tokens=4 * local.vocab * local.mtp_layers)
+    """(tokens, vocabulary columns) fp32 a layer; fused, in the activation dtype."""
+    each = local.itemsize if local.fused_head else 4
+    return Size(tokens=each * local.vocab * local.mtp_layers)
 
 
 @term(
     "head.stream",
-    what="input and output of the last norm, and the output gathered over tp",
+    what="input and output of the last norm",
     when=lambda local: local.last and local.whole_head,
     source="derivation: the norm's input and output are kept for backward",
 )
 def head_stream(local: Local) -> Size:
-    """(tokens, hidden) twice; where tp divides the sequence, whole once more."""
-    gathered = local.hidden * local.itemsize if local.sp > 1 else 0
-    return Size(tokens=2 * local.streamed(local.hidden) + gathered)
+    """(tokens, hidden) twice, divided like the stream."""
+    return Size(tokens=2 * local.streamed(local.hidden))

@@ -91,9 +91,9 @@ def scores(local: Local) -> Size:
 
 @term(
     "layer.gathered_tokens",
-    what="tokens of all expert-parallel ranks, where the dispatcher gathers them",
+    what="what experts give for the tokens of all ranks, where the dispatcher gathers them",
     when=lambda local: local.dispatcher == "allgather" and local.ep > 1 and local.moe_layers > 0,
-    source="derivation: Megatron-core's all-gather dispatcher, (tokens x ep, hidden)",
+    source="derivation: Megatron-core's all-gather dispatcher scatters it from the whole again",
 )
 def gathered_tokens(local: Local) -> Size:
     """(tokens x ep, hidden) in the activation dtype."""
