@@ -76,7 +76,7 @@ def ending_of(
     culprit = _culprit(notes)
     killed = culprit is None or culprit.code == -SIGKILL
     if killed and (state.state == "OUT_OF_MEMORY" or STARVED.search(_tail(log))):
-        return Ending(outcome=outcomes.HOST, why="exceeded the host memory of its job")
+        return Ending(outcome=outcomes.HOST, why="exceeded its host memory (launcher.memory_gib)")
     if culprit is not None:
         return Ending(outcome=culprit.exit.outcome, why=str(culprit.exit), culprit=culprit.rank)
     return _ending_without_words(state, notes, limit_min)

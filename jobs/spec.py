@@ -48,6 +48,7 @@ class CellSpec:
     coefficients: str = "megatron-local"
     coefficients_digest: str = ""
     schema: int = SCHEMA
+    _key: str = field(default="", init=False, repr=False, compare=False)  # once it was asked for
 
     def __post_init__(self) -> None:
         if not self.coefficients_digest:  # pinned here: a table edited meanwhile is another cell's
@@ -55,7 +56,6 @@ class CellSpec:
             object.__setattr__(self, "coefficients_digest", digest)
         require_choice("CellSpec", "backend", self.backend, BACKENDS)
         self._require_backend()
-        self._require_layout()
         if self.schema != SCHEMA:
             raise ConfigError(
                 f"CellSpec.schema is {self.schema}, this version reads {SCHEMA}; "
@@ -89,17 +89,6 @@ class CellSpec:
                     f"(backend = {self.backend})"
                 )
 
-    def _require_layout(self) -> None:
-        """Check that a checkpoint's layout, which is that of Qwen3-MoE, has the model's layers."""
-        model = self.model
-        if self.weights.kind == "pretrained" and (
-            model.num_linear_attention_layers or model.gated_attention
-        ):
-            raise ConfigError(
-                f"model {model.name} has Gated DeltaNet layers or gated attention, which no "
-                "checkpoint layout here holds; use weights=random, whose routing is measured"
-            )
-
     @property
     def ranks(self) -> tuple[int, ...]:
         """Global ranks that run and leave records, one process each."""
@@ -117,12 +106,15 @@ class CellSpec:
 
         The content of the coefficient table is part of it: another price is another result.
         """
-        identity = self.to_dict()
-        del identity["topology_name"]
-        del identity["weights"]["path"]
-        del identity["meter"]["profile"]
-        text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        if not self._key:
+            identity = self.to_dict()
+            del identity["topology_name"]
+            del identity["weights"]["path"]
+            del identity["meter"]["profile"]
+            text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+            key = hashlib.sha256(text.encode()).hexdigest()[:16]
+            object.__setattr__(self, "_key", key)
+        return self._key
 
     @property
     def label(self) -> str:
@@ -131,7 +123,9 @@ class CellSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+        values = asdict(self)
+        del values["_key"]
+        return json.loads(json.dumps(values))  # type: ignore[no-any-return]
 
     def write(self, path: Path) -> None:
         """Write the spec as JSON, atomically."""
@@ -195,7 +189,7 @@ def build(kind: type[T], values: object, where: str) -> T:
     """
     if not isinstance(values, dict):
         raise ConfigError(f"{where} must be a mapping; got {values!r}")
-    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    known = {f.name for f in fields(kind) if f.init}  # type: ignore[arg-type]
     unknown = sorted(set(values) - known)
     if unknown:
         raise ConfigError(

@@ -7,7 +7,8 @@ from typing import IO
 
 from planner.errors import ConfigError
 
-PARTS = ("specs", "records", "jobs")
+PARTS = {"specs": 0o700, "records": 0o777, "jobs": 0o700}
+"""Folders of a sweep and what they are made with: who may read records is the user's choice."""
 
 
 def claim(out: Path) -> IO[str]:
@@ -21,8 +22,9 @@ def claim(out: Path) -> IO[str]:
     if "%" in str(out.absolute()):
         raise ConfigError(f"out = {out} holds a %, which submitit reads as a job number; rename it")
     try:
-        for part in PARTS:
-            (out / part).mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
+        for part, mode in PARTS.items():
+            (out / part).mkdir(mode=mode, exist_ok=True)
             if not os.access(out / part, os.W_OK | os.X_OK):
                 raise PermissionError(13, "Permission denied", str(out / part))
         lock = (out / ".lock").open("a+")

@@ -169,6 +169,15 @@ DISTURBANCES: dict[Callable[[Path], float], str] = {
     disk_full: "error, recorded once there is room; tried again, ok",
 }
 
+TOGETHER = (
+    (node_lost,),
+    (node_lost_for_good,),
+    (driver_killed, driver_told_to_end, disk_full),
+    (preempted,),
+    (controller_restarted,),
+)
+"""Which of them leave each other alone."""
+
 
 def _begin(behaviour: str, out: Path, **changes: object) -> tuple[Running, CellSpec]:
     """Launch a cell and wait until its ranks have come to their misdeed."""

@@ -92,7 +92,7 @@ FAULTS = (
         what="the job exceeds its host memory, Slurm kills it",
         kinds=AGAIN,
         outcomes=(("ok", "oom-host"), ("ok", "oom-host")),
-        words="exceeded the host memory of its job",
+        words="exceeded its host memory (launcher.memory_gib)",
     ),
     Fault(
         behaviour="device-memory",

@@ -78,7 +78,7 @@ def start(daemon: str) -> None:
     subprocess.run([daemon], env=environment, check=True, timeout=30)
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) -> float:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 150) -> float:
     """Poll until ``condition`` holds; return how long it took."""
     began = time.monotonic()
     while not condition():
@@ -160,7 +160,7 @@ class Running(threading.Thread):
         wait_until(lambda: self.error or all(n.exists() for n in notes), f"{behaviour} to begin")
         assert self.error is None, self.error
 
-    def finish(self, seconds: float = 90) -> dict[str, Event]:
+    def finish(self, seconds: float = 200) -> dict[str, Event]:
         """Wait for the launch to end; return how each cell ended, by its behaviour."""
         self.join(seconds)
         assert not self.is_alive(), "the launch waits for ever"

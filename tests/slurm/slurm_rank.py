@@ -22,6 +22,7 @@ class OutOfMemoryError(RuntimeError):
 
 def main(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
     """Record call 0, misbehave, or do the rest."""
+    assert "WANDB_API_KEY" not in os.environ, "no rank needs it"
     spec, rank = CellSpec.read(spec_path), int(os.environ["RANK"])
     resumed = Resumed.of(spec, out, attempt, rank)
     path, done = record_path(out, spec.key, attempt, rank), dict(resumed.done)
@@ -83,7 +84,7 @@ def _leave(rank: int) -> None:
 
 
 def _pause(_rank: int) -> None:
-    time.sleep(5)
+    time.sleep(3)
 
 
 def _fill_disk(rank: int) -> None:
