@@ -63,7 +63,13 @@ class CellSpec:
             )
 
     def _require_backend(self) -> None:
-        """Check that only the fake backend is asked for what real ranks cannot do."""
+        """Check that each backend is asked for what it can do."""
+        if self.step.compiled and self.backend != "cuda":
+            raise ConfigError(
+                "step.compiled hides operators from the ledger, which is what observes on "
+                f"backend = {self.backend}; compile on CUDA devices, and see what compiling leaves "
+                "to the collector with docs/experiments/compile_garbage.py"
+            )
         if self.backend == "fake":
             beyond = [rank for rank in self.meter.ranks or () if rank >= self.topology.world]
             if beyond:

@@ -12,6 +12,8 @@ edited once published: a better one is a new name. Format::
     [covers]    facts that every entry of copies holds for only, beside its own when
     elsewhere   families of terms whose bytes this table counts under the names of others
     [[copies]]  term, at = {moment = copies}, when = {…}, interval = {moment = [low, high]}, source
+    [[allowed]]  what, row_bytes, when = {…}, source    bytes of each routed row in the bound, for
+                what was seen and no term explains
     [[unpriced]] what, why, when = {…}
 
 ``when`` maps a fact of the rank (`FACTS`) to the values an entry holds for; ``">1"`` stands for all
@@ -42,6 +44,7 @@ FACTS: Mapping[str, Callable[[Local], object]] = {
     "ep": lambda local: local.ep,
     "etp": lambda local: local.etp,
     "lora": lambda local: local.lora_rank > 0,
+    "compile_garbage": lambda local: local.compile_garbage,
     "adapters": lambda local: "all" if local.dense_adapters else "experts",
     "shared_gate": lambda local: local.shared_gate,
     "gated_attention": lambda local: local.gated_attention,
@@ -95,6 +98,22 @@ class Unpriced:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Allowed:
+    """Bytes that the bound holds for what was seen and no term explains.
+
+    Parameters
+    ----------
+    row_bytes
+        For each routed row of the layer with most.
+    """
+
+    what: str
+    row_bytes: int
+    when: When
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Coefficients:
     """One dated table.
 
@@ -104,6 +123,8 @@ class Coefficients:
         Factors on bytes inside and outside PyTorch for the bound, in thousandths.
     call_bytes
         Bytes of the bound beside the margin, whatever the call's size.
+    allowed
+        Bytes of the bound beside the margin, by routed rows, for what no term explains.
     allowance
         Factors on routed rows for the bound where EP > 1.
     buffers
@@ -112,6 +133,8 @@ class Coefficients:
         Whether split children's graphs live side by side until backward.
     elsewhere
         Families of terms whose bytes this table counts under other names.
+    covers
+        Facts that every entry of copies holds for only.
     """
 
     name: str
@@ -126,6 +149,13 @@ class Coefficients:
     notes: tuple[tuple[Unpriced, When], ...]
     elsewhere: tuple[str, ...] = ()
     call_bytes: int = 0
+    allowed: tuple[Allowed, ...] = ()
+    covers: When = When(())
+
+    def only(self, fact: str) -> object:
+        """Return the one value of a fact that the table covers; ``None``: more than one."""
+        values = dict(self.covers.facts).get(fact, ())
+        return values[0] if len(values) == 1 else None
 
     @classmethod
     def load(cls, name: str) -> "Coefficients":
@@ -199,6 +229,16 @@ def read_table(text: str, *, where: str) -> Coefficients:
             ),
             elsewhere=tuple(str(family) for family in data.get("elsewhere", ())),
             call_bytes=_whole(data["bound"].get("call_bytes", 0)),
+            covers=_when(data.get("covers", {})),
+            allowed=tuple(
+                Allowed(
+                    what=entry["what"],
+                    row_bytes=_whole(entry["row_bytes"]),
+                    when=_when(entry.get("when", {})),
+                    source=entry["source"],
+                )
+                for entry in data.get("allowed", ())
+            ),
         )
     except KeyError as error:
         raise TableError(f"{where} lacks {error}") from error

@@ -63,6 +63,10 @@ def _tail(price: "Price") -> list[str]:
         f"kept                 {gib(price.retained_bytes)} after forward, "
         f"{gib(price.left_over_bytes)} after the call",
     ]
+    if price.figures.call_bytes:
+        lines.append(
+            f"in the bound         {gib(price.figures.call_bytes)} for what no term explains"
+        )
     if price.unpriced:
         lines.append("unpriced")
         lines.extend(f"  {part}" for part in price.unpriced)

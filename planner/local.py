@@ -78,6 +78,7 @@ class Local:
     capacity_factor: float | None
     trained: bool
     release_dispatcher_state: bool
+    compile_garbage: bool
     fused_activation: bool
     whole_kv_width: int
     domains: int
@@ -185,6 +186,7 @@ def localize(model: Model, topology: Topology, step: Step, pp_rank: int = 0) -> 
         capacity_factor=step.capacity_factor,
         trained=step.lora_rank == 0,
         release_dispatcher_state=step.release_dispatcher_state,
+        compile_garbage=step.compiled and not step.collect_compile_garbage,
         fused_activation=step.fused_activation,
         whole_kv_width=model.num_kv_heads * model.head_dim,
         domains=ceil_div(topology.ep * topology.etp, step.nvlink_ranks),

@@ -77,6 +77,11 @@ class Step:
     release_dispatcher_state
         Whether each layer's dispatcher lets go of what it keeps once the layer's backward is over;
         Megatron's keep it until they run again.
+    compiled
+        Whether each layer is compiled (``torch.compile``): a cold call may then leave garbage that
+        only the collector frees.
+    collect_compile_garbage
+        Whether it is collected once, after the first layer was recomputed.
     device
         ``cuda`` or ``cpu``: whether bytes outside PyTorch are counted.
     """
@@ -107,6 +112,8 @@ class Step:
     capacity_factor: float | None = None
     nvlink_ranks: int = 8
     release_dispatcher_state: bool = False
+    compiled: bool = False
+    collect_compile_garbage: bool = False
     device: str = "cpu"
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from jobs.model import adapters
 from jobs.model.attention import PackedAttention, SelfAttentionOfAnyLength
+from jobs.model.collect import collect_after_first_recompute
 from jobs.model.experts import GroupedExperts
 from jobs.model.gdn import gdn_spec
 from jobs.model.head import Head
@@ -63,6 +64,12 @@ class ModelUnderTest(torch.nn.Module):
             _freeze_all_but_adapters(self)
         if step.release_dispatcher_state:
             release_after_backward(self.decoder.layers)
+        if step.compiled:
+            from jobs.model.compiled import compile_layers
+
+            compile_layers(self.decoder.layers)
+        if step.collect_compile_garbage:
+            collect_after_first_recompute(self.decoder.layers)
 
     def forward(self, batch: LocalBatch) -> Tensor:
         """Return this rank's part of the loss.

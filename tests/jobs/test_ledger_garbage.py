@@ -5,8 +5,10 @@ import gc
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from jobs.meter.ledger import Ledger
+from jobs.model.collect import collect_after_first_recompute
 
 TOKENS, HIDDEN, FFN = 128, 64, 256
 INNER = TOKENS * FFN * 4
@@ -64,3 +66,37 @@ def test_a_planted_cycle_is_garbage_and_a_reference_is_not(keep, garbage, held_o
     assert {(a.module, a.op) for a in found} == ({("1.up", "mm")} if garbage else set())
     assert ledger.held_over_bytes == held_over
     assert call.result.left_over_bytes >= garbage + held_over
+
+
+class Checkpointed(nn.Module):
+    """Layers run again in backward, each by the checkpoint that Megatron's recompute is made of."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=True, preserve_rng_state=False)
+        return x
+
+
+@pytest.mark.usefixtures("_collector_off")
+@pytest.mark.parametrize(("collect", "layers_left"), [(False, 4), (True, 1)])
+def test_one_collection_after_the_first_recompute_frees_what_came_before(collect, layers_left):
+    """Reference: planted; two layers leave one activation in forward and one in recompute each.
+
+    Collected after the first recompute, the last layer's, only what the first layer's leaves stays.
+    """
+    model = Checkpointed(Layer("cycle"), Layer("cycle"))
+    x = torch.ones(TOKENS, HIDDEN, requires_grad=True)
+    ledger = Ledger()
+    ledger.attach(model)
+    ledger.register("x", x)
+    if collect:
+        collect_after_first_recompute(model.layers)
+    with ledger.call():
+        model(x).sum().backward()
+    model.zero_grad(set_to_none=True)
+    garbage = sum(a.nbytes for a in ledger.collect_garbage())
+    assert garbage == layers_left * INNER
