@@ -33,9 +33,17 @@ KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "text
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Study:
-    """A named sweep: its name is that of its results' folder and of its group of W&B runs."""
+    """A named sweep: its name is that of its results' folder and of its group of W&B runs.
+
+    Parameters
+    ----------
+    beside
+        Cells that no axis reaches, each as the overrides that make it. They run when the command
+        line does not choose cells itself.
+    """
 
     name: str
+    beside: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,11 +1,15 @@
 """Hydra's Launcher interface over `jobs.launch`: any sweeper's cells, run on real ranks.
 
+With the first of them go the cells that the study names beside its axes.
+
 A sweeper calls `launch` once or many times; each call runs its cells side by side. A cell that
 fails comes back as a completed job whose outcome says so, because a sweeper would otherwise raise
 and lose the rest.
 """
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from hydra.core.utils import JobReturn, JobStatus
@@ -13,6 +17,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
+from pipeline.config import Cell
 from pipeline.sweep import Sweep
 from planner.errors import PlannerError
 
@@ -39,15 +44,25 @@ class CellLauncher(Launcher):
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
         """Compose each cell, run them all, and return each one's figure of merit."""
+        asked = [list(overrides) for overrides in job_overrides]
+        beside = [] if initial_job_idx else self._beside()
         configs = [
-            self._compose(list(overrides), initial_job_idx + index)
-            for index, overrides in enumerate(job_overrides)
+            self._compose(overrides, initial_job_idx + index)
+            for index, overrides in enumerate([*asked, *beside])
         ]
         merits = _or_bad_input(lambda: self.sweep.run(configs))
         return [
-            _returned(config, list(overrides), merit)
-            for config, overrides, merit in zip(configs, job_overrides, merits, strict=True)
+            _returned(config, overrides, merit)
+            for config, overrides, merit in zip(configs, asked, merits, strict=False)
         ]
+
+    def _beside(self) -> list[list[str]]:
+        """Return the study's cells beside its axes; none where the user has chosen cells."""
+        given = list(self.config.hydra.overrides.task)
+        chosen = {re.split(r"[=.@]", override.lstrip("+~"))[0] for override in given}
+        if chosen & {field.name for field in fields(Cell)}:
+            return []
+        return [[*given, *overrides] for overrides in self.config.study.get("beside", ())]
 
     def _compose(self, overrides: list[str], number: int) -> DictConfig:
         config = self.context.config_loader.load_sweep_config(self.config, overrides)
