@@ -1,6 +1,7 @@
 """Loads: which ranks of a layout are alike, and what the call brings to each kind of them."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from planner.batch import Batch, Layout, lay_out
 from planner.coefficients import Coefficients
@@ -18,13 +19,28 @@ from planner.work import Work
 Shares = tuple[float, ...] | None
 
 
+class RankShares(NamedTuple):
+    """Shares of each layer's pairs that one rank receives: expected, and for the bound.
+
+    ``None``: balanced; for the bound: what is expected, times the allowance.
+    """
+
+    expected: Shares
+    bound: Shares
+
+
+BALANCED = RankShares(None, None)
+
+
 class Loader:
     """Turns layouts into the figures of every rank, for one model on one topology.
 
     Parameters
     ----------
     shares
-        For each expert rank, the share of a layer's pairs that it receives; ``None``: balanced.
+        For each rank of the stage, what it receives of each layer's pairs; or `BALANCED` once.
+    allowance
+        Factor on routed rows for the bound, in place of the table's.
     """
 
     def __init__(
@@ -33,16 +49,19 @@ class Loader:
         topology: Topology,
         table: Coefficients,
         compiled: Compiled,
-        shares: tuple[Shares, ...],
+        shares: tuple[RankShares, ...],
+        allowance: float | None = None,
     ) -> None:
         self.local = local
         self.topology = topology
         self.table = table
         self.compiled = compiled
-        self.shares = shares if local.ep > 1 and shares[0] is not None else None
+        self.shares = shares if local.ep > 1 and shares[0] is not BALANCED else None
         self.world = topology.world
         # at EP1 every pair of a rank stays on it, so that nothing is allowed for
         self.allowance = table.allowance if local.ep > 1 else Allowance()
+        if allowance is not None and local.ep > 1:
+            self.allowance = Allowance(balanced=allowance, measured=allowance)
         self._per_token = allowed_per_token(self.allowance, local.top_k)
         self._worst = min(local.top_k, local.local_experts)
         rows, slots = local.top_k, local.group_ranks
@@ -53,6 +72,9 @@ class Loader:
         self._recomputes_all = local.recompute == "full"
         self._folded_for: tuple[Even | None, bool, bool] = None, False, False
         self._folding: Folding | None = None
+        self._row_bytes = sum(
+            each.row_bytes for each in table.allowed if each.when.mismatch(local) is None
+        )
         self._buffered = local.dispatcher == "hybridep"
         self._slot_bytes = self.buffer_bytes(1)
         self._grown: tuple[tuple[int, int], Growth] = (-1, -1), NO_GROWTH
@@ -118,7 +140,7 @@ class Loader:
             work,
             self.table.margin_milli,
             self._growth(layout, tokens, held),
-            self.table.call_bytes,
+            self._beside(work),
             self._folding,
         )
 
@@ -146,7 +168,7 @@ class Loader:
                 key = (tokens[slot], count, busiest, together, expert, mine)
                 figures = known.get(key)
                 if figures is None:
-                    shares = self.shares[rank] if self.shares else None
+                    shares = self.shares[rank] if self.shares else BALANCED
                     work = self._work(*key[:4], shares, layout, accumulating)
                     figures = known[key] = self._figures(work, layout, busiest, mine)
                 found.append(figures)
@@ -158,7 +180,7 @@ class Loader:
         requests: int,
         busiest: int,
         group_tokens: int,
-        shares: Shares,
+        shares: RankShares,
         layout: Layout,
         accumulating: bool,
     ) -> Work:
@@ -167,13 +189,17 @@ class Loader:
         rows: int | tuple[int, ...]
         more: int | tuple[int, ...]
         worst = group_tokens * self._worst
-        if shares is None:
+        if shares.expected is None:
             # an even share of what the group's tokens make, however the tokens lie among its ranks
             rows = ceil_div(group_tokens * local.top_k, local.group_ranks)
             more = max(rows, min(tokens * self._per_token, worst))
         else:
-            rows = expected_rows(shares, group_tokens, local.top_k)
-            more = bound_rows(rows, self.allowance, worst)
+            rows = expected_rows(shares.expected, group_tokens, local.top_k)
+            if shares.bound is None:
+                more = bound_rows(rows, self.allowance, worst)
+            else:
+                more = expected_rows(shares.bound, group_tokens, local.top_k)
+                more = bound_rows(tuple(map(max, rows, more)), EXACT, worst)
             if rows.count(rows[0]) == len(rows):
                 rows, more = rows[0], more[0]
         head = 0 if layout.headless else min(tokens, local.head_chunk)
@@ -196,8 +222,14 @@ class Loader:
             work,
             self.table.margin_milli,
             self._growth(layout, busiest, held),
-            self.table.call_bytes,
+            self._beside(work),
         )
+
+    def _beside(self, work: Work) -> int:
+        """Return the bytes of the bound beside the margin."""
+        more = work.more_rows
+        rows = more if isinstance(more, int) else max(more)
+        return self.table.call_bytes + self._row_bytes * rows
 
     def _growth(self, layout: Layout, busiest: int, held: int) -> Growth:
         """Return the padded tokens of the buffer this call needs, and the bytes that it adds.
@@ -241,4 +273,7 @@ class Loader:
 
 
 NO_BYTES = Bytes(0)
+EXACT = Allowance()
+"""Nothing is allowed for beside what is given."""
+
 NO_GROWTH = Growth(Tokens(0), NO_BYTES, NO_BYTES)

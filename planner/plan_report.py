@@ -62,7 +62,7 @@ class PlanReport:
                 "model": to_plain(pricer.model),
                 "topology": to_plain(pricer.topology),
                 "step": to_plain(pricer.step),
-                "routing": to_plain(pricer.routing.shares),
+                "routing": pricer.routing.to_plain(),
                 "coefficients": {
                     "name": pricer.coefficients.name,
                     "date": pricer.coefficients.date.isoformat(),
@@ -121,13 +121,12 @@ class PlanReport:
 
     def pricer(self, coefficients: Coefficients | str | None = None) -> Pricer:
         """Compile the pricer of the inputs, under today's table of that name or another one."""
-        shares = self.inputs["routing"]
         return compile_pricer(
             from_plain(Model, self.inputs["model"], "model"),
             from_plain(Topology, self.inputs["topology"], "topology"),
             from_plain(Step, self.inputs["step"], "step"),
             coefficients=coefficients or self.inputs["coefficients"]["name"],
-            routing=Routing.measured(shares) if shares is not None else Routing.balanced(),
+            routing=Routing.from_plain(self.inputs["routing"]),
         )
 
     def again(self, coefficients: Coefficients | str | None = None) -> "PlanReport":

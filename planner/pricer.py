@@ -8,7 +8,7 @@ from planner.batch import Batch, Layout
 from planner.coefficients import Coefficients, Unpriced
 from planner.compiled import Compiled, TermCompiler, dot, whole
 from planner.figures import Figures
-from planner.loads import Loader, Shares
+from planner.loads import BALANCED, Loader, RankShares
 from planner.local import Local, localize
 from planner.memory import MemorySample
 from planner.model import Model
@@ -211,11 +211,12 @@ def compile_pricer(
     local = localize(model, topology, step)
     compiled = coefficients.compile(local)
     stage = topology if topology.pp == 1 else replace(topology, pp=1, vpp=1, stage_layers=None)
-    loaders = [Loader(local, stage, table, compiled, _shares(model, topology, step, routing, 0))]
-    for pp_rank in range(1, topology.pp):
-        there = localize(model, topology, step, pp_rank)
+    loaders = []
+    for pp_rank in range(topology.pp):
+        there = localize(model, topology, step, pp_rank) if pp_rank else local
         shares = _shares(model, topology, step, routing, pp_rank)
-        loaders.append(Loader(there, stage, table, coefficients.compile(there), shares))
+        folded = coefficients.compile(there)
+        loaders.append(Loader(there, stage, table, folded, shares, routing.allowance))
     return Pricer(
         model, topology, step, table, routing, local, coefficients, compiled, tuple(loaders)
     )
@@ -223,12 +224,16 @@ def compile_pricer(
 
 def _shares(
     model: Model, topology: Topology, step: Step, routing: Routing, pp_rank: int
-) -> tuple[Shares, ...]:
-    """Return, for each rank of a pipeline stage, its share of the pairs of each of its layers."""
+) -> tuple[RankShares, ...]:
+    """Return what is known of the pairs that each rank of a pipeline stage receives."""
     layers = stage_of(model.num_layers, topology, pp_rank, step.microbatches).layers
-    if routing.shares is None or not layers:
-        return (None,)
+    places = range(topology.world // topology.pp)
+    if routing.kind == "balanced" or not layers:
+        return (BALANCED,)
+    if routing.worst:
+        reached = min(model.top_k, model.num_experts // topology.ep) / model.top_k
+        return (RankShares((reached,) * len(layers), None),) * len(places)
+    ranks = [(topology.ep, topology.ep_rank(rank), layers) for rank in places]
     return tuple(
-        routing.rank_shares(topology.ep, topology.ep_rank(rank), layers)
-        for rank in range(topology.world // topology.pp)
+        RankShares(routing.rank_shares(*rank), routing.rank_bound_shares(*rank)) for rank in ranks
     )

@@ -29,7 +29,7 @@ def subject_of(pricer: "Pricer") -> dict[str, Any]:
         "topology": to_plain(pricer.topology),
         "step": to_plain(pricer.step),
         "dispatcher": pricer.local.dispatcher,
-        "routing": "measured" if pricer.routing.shares is not None else "balanced",
+        "routing": pricer.routing.kind,
         "coefficients": {
             "name": pricer.coefficients.name,
             "digest": digest(to_plain(pricer.coefficients)),

@@ -15,9 +15,11 @@ from pipeline.named import named_device, named_model, with_layers
 from pipeline.plan_page import page
 from pipeline.plan_priced import require_priced
 from pipeline.plan_recompute import recomputed
+from pipeline.plan_routing import routed
 from pipeline.plan_summary import Plan, summary
 from pipeline.plan_table import show
 from planner.batch import Batch
+from planner.coefficients import Coefficients
 from planner.errors import ConfigError, PlannerError
 from planner.memory import MemorySample
 from planner.plan_report import PlanReport
@@ -58,7 +60,18 @@ def run(
             min=1, help="with block: checkpointed layers of a stage; with full: of a checkpoint"
         ),
     ] = None,
-    lora_rank: Annotated[int, typer.Option(help="rank of the experts' adapters; 0: none")] = 8,
+    lora_rank: Annotated[int, typer.Option(help="rank of the adapters; 0: all is trained")] = 8,
+    adapters: Annotated[
+        str | None,
+        typer.Option(help="where they lie: experts, or all; by default as the table has them"),
+    ] = None,
+    compiled: Annotated[bool, typer.Option(help="whether each layer is compiled")] = False,
+    routing: Annotated[
+        str, typer.Option(help="balanced, worst, or a JSON file of measured shares")
+    ] = "balanced",
+    allowance: Annotated[
+        float | None, typer.Option(min=1, help="factor on routed rows instead of the table's")
+    ] = None,
     dispatcher: Annotated[str, typer.Option(help="auto, alltoall, hybridep, …")] = "auto",
     head_chunk: Annotated[int, typer.Option(help="tokens of a chunk of the head")] = 512,
     device: Annotated[
@@ -80,17 +93,21 @@ def run(
     try:
         topology = Topology(pp=pp, dp=dp, cp=cp, tp=tp, ep=ep, etp=etp)
         capacity = named_device(device) if device is not None else None
+        table = Coefficients.load(coefficients)
         pricer = compile_pricer(
             with_layers(named_model(model), layers),
             topology,
             Step(
                 **recomputed(recompute, recompute_modules, recompute_layers),
                 lora_rank=lora_rank,
+                adapters=adapters or str(table.only("adapters") or "experts"),
+                compiled=compiled,
                 dispatcher=dispatcher,
                 head_chunk=head_chunk,
                 device="cpu" if capacity is None else "cuda",
             ),
-            coefficients=coefficients,
+            coefficients=table,
+            routing=routed(routing, allowance),
         )
         batch = _batch(topology, tokens, rank_tokens, requests)
         require_priced(pricer, batch)
