@@ -1,4 +1,4 @@
-"""Read and write Hugging Face Qwen3-MoE checkpoints; a rank reads its own experts only."""
+"""Read and write Hugging Face checkpoints, tensor by tensor; a rank reads its own experts only."""
 
 import json
 from pathlib import Path
@@ -10,18 +10,28 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from jobs.checkpoint import CONFIG, INDEX, WEIGHTS, CheckpointError
-from jobs.model.hf_layout import Piece, config, pieces
+from jobs.model.hf_layout import Layout, Piece
+from jobs.model.hf_qwen3 import QWEN3
+from jobs.model.hf_qwen36 import QWEN36
 from jobs.model.names import global_parameters
 from planner.model import Model
 
 FLOATS = ("F32", "BF16", "F16")
+
+LAYOUTS: dict[str, Layout] = {
+    QWEN3.model_type: QWEN3,
+    QWEN36.model_type: QWEN36,
+    f"{QWEN36.model_type}_text": QWEN36,
+}
+"""By the ``model_type`` of config.json."""
 
 
 def load_pretrained(model: torch.nn.Module, shape: Model, folder: Path) -> None:
     """Fill every parameter but the adapters from ``folder``, in the model's dtype.
 
     Names, shapes and dtypes are checked of the whole checkpoint, from the files' headers, before a
-    value is read; values are read of this rank's experts only.
+    value is read; values are read of this rank's experts only, one tensor at a time, so that beside
+    the model no more than one is held.
 
     Raises
     ------
@@ -30,14 +40,16 @@ def load_pretrained(model: torch.nn.Module, shape: Model, folder: Path) -> None:
         disagrees with ``shape``, and for files that cannot be read: names what, where and the way
         out.
     """
-    check_config(shape, folder)
-    where = _locate(folder)
-    expected = {piece.name: piece for piece in pieces(shape)}
+    layout = check_config(shape, folder)
+    found = _locate(folder)
+    where = {name: path for name, path in found.items() if not name.startswith(layout.ignored)}
+    pieces = list(layout.pieces(shape, where))
+    expected = {piece.name: piece for piece in pieces}
     _check_names(expected, where, folder)
     _check_tensors(expected, where)
     targets = _targets(model)
     wanted: dict[Path, list[Piece]] = {}
-    for piece in expected.values():
+    for piece in pieces:
         if (piece.parameter, piece.expert) in targets:
             wanted.setdefault(where[piece.name], []).append(piece)
     with torch.no_grad():
@@ -45,7 +57,7 @@ def load_pretrained(model: torch.nn.Module, shape: Model, folder: Path) -> None:
             with safe_open(path, framework="pt") as file:
                 for piece in found:
                     target = targets[piece.parameter, piece.expert]
-                    _fill(target, piece.rows, file.get_tensor(piece.name))
+                    _fill(target, piece.rows, _values(file, piece))
 
 
 def save_pretrained(model: torch.nn.Module, shape: Model, folder: Path) -> None:
@@ -56,47 +68,69 @@ def save_pretrained(model: torch.nn.Module, shape: Model, folder: Path) -> None:
     CheckpointError
         When this rank holds a part of the experts only.
     """
+    layout = layout_for(shape)
     targets = _targets(model)
-    tensors: dict[str, Tensor] = {}
-    for piece in pieces(shape):
+    parts: dict[str, list[Tensor]] = {}
+    for piece in layout.pieces(shape, ()):
         if (piece.parameter, piece.expert) not in targets:
             raise CheckpointError(
                 f"this rank does not hold {piece.name}; save from a topology with ep = 1"
             )
         whole = targets[piece.parameter, piece.expert]
-        parts = [whole] if piece.rows is None else [whole[rows] for rows in piece.rows]
-        tensors[piece.name] = torch.cat(parts).contiguous()
+        runs = [whole] if piece.rows is None else [whole[rows] for rows in piece.rows]
+        parts.setdefault(piece.name, []).append(torch.cat(runs) - piece.offset)
+    tensors = {
+        piece.name: torch.stack(parts[piece.name])
+        if piece.part is not None
+        else parts[piece.name][0].contiguous()
+        for piece in layout.pieces(shape, ())
+    }
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     described = {
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "model_type": "qwen3_moe",
+        "architectures": [layout.architecture],
+        "model_type": layout.model_type,
         "torch_dtype": dtype,
-        **config(shape),
+        **layout.config(shape),
     }
     (folder / CONFIG).write_text(json.dumps(described, indent=1, sort_keys=True) + "\n")
 
 
-def check_config(shape: Model, folder: Path) -> None:
-    """Check that config.json describes ``shape``.
+def layout_for(shape: Model) -> Layout:
+    """Return the layout in which a model's checkpoint is written."""
+    mixed = shape.num_linear_attention_layers or shape.gated_attention
+    return QWEN36 if mixed else QWEN3
+
+
+def check_config(shape: Model, folder: Path) -> Layout:
+    """Check that config.json describes ``shape``; return the checkpoint's layout.
 
     Raises
     ------
     CheckpointError
-        Naming each key that disagrees, with both values.
+        For a layout that is not known here, naming those that are; and naming each key that
+        disagrees, with both values.
     """
     found = _read_json(folder / CONFIG)
+    layout = LAYOUTS.get(found.get("model_type", QWEN3.model_type))
+    if layout is None:
+        raise CheckpointError(
+            f"{folder / CONFIG} has model_type {found['model_type']!r}, whose layout is not known "
+            f"here; known: {', '.join(LAYOUTS)}"
+        )
+    described = layout.described(found)
     wrong = [
-        f"{key} is {found.get(key)!r}, the model's is {value!r}"
-        for key, value in config(shape).items()
-        if found.get(key, 0 if key == "shared_expert_intermediate_size" else None) != value
+        f"{key} is {described.get(key)!r}, the model's is {value!r}"
+        for key, value in layout.config(shape).items()
+        if described.get(key) != value
     ]
     if wrong:
         raise CheckpointError(
             f"{folder / CONFIG} disagrees with model {shape.name}: {'; '.join(wrong)}; "
             "choose the model that the checkpoint was made for, or another checkpoint"
         )
+    return layout
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -178,7 +212,7 @@ def _check_names(expected: dict[str, Piece], where: dict[str, Path], folder: Pat
 def _check_tensors(expected: dict[str, Piece], where: dict[str, Path]) -> None:
     for path in sorted(set(where.values())):
         with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - not a mapping
+            for name in sorted(expected.keys() & set(file.keys())):
                 header = file.get_slice(name)
                 shape = tuple(header.get_shape())
                 if shape != expected[name].shape:
@@ -204,6 +238,15 @@ def _targets(model: torch.nn.Module) -> dict[tuple[str, int | None], Tensor]:
             name, _, expert = named.name.rpartition(".")
             targets[name, int(expert)] = named.data
     return targets
+
+
+def _values(file: Any, piece: Piece) -> Tensor:
+    """Read one piece's values: of a tensor of all experts, those of its own."""
+    if piece.part is None:
+        values = file.get_tensor(piece.name)
+    else:
+        values = file.get_slice(piece.name)[piece.part : piece.part + 1].squeeze(0)
+    return values.float() + piece.offset if piece.offset else values
 
 
 def _fill(target: Tensor, rows: tuple[slice, ...] | None, values: Tensor) -> None:

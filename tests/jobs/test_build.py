@@ -7,7 +7,6 @@ from small_cells import MODEL, cell
 
 from jobs.model.build import build_model, routed_rows
 from jobs.model.weights import load_weights
-from jobs.spec import Weights
 from jobs.workload import local_batch
 from planner.errors import ConfigError
 from planner.mixers import LinearAttention
@@ -33,18 +32,6 @@ def test_a_model_that_cannot_run_is_refused(name):
     change, message = REFUSED[name]
     with pytest.raises(ConfigError, match=message):
         build_model(cell("ep1_cp2", model=replace(MODEL, **change)))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"full_attention_interval": 2, "linear_attention": MIXER}, {"gated_attention": True}],
-    ids=["linear attention", "gated attention"],
-)
-def test_a_checkpoint_of_layers_without_a_layout_is_refused(change):
-    """Contract: as above, when the cell is made."""
-    pretrained = Weights(name="pretrained", kind="pretrained", path="checkpoint")
-    with pytest.raises(ConfigError, match="no checkpoint layout here holds; use weights=random"):
-        cell(model=replace(MODEL, **change), weights=pretrained)
 
 
 @pytest.mark.parametrize("dispatcher", ["allgather", "deepep"])
