@@ -166,6 +166,18 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+def test_a_damaged_page_says_so(browser: Browser, report: Path, tmp_path: Path) -> None:
+    """Reference: a file cut short in its data, as a copy may be."""
+    text = report.read_text()
+    start = text.index('id="contents">') + 2000
+    damaged = tmp_path / "damaged.html"
+    damaged.write_text(text[:start] + text[text.index("</script>", start) :])
+    page = browser.new_page()
+    open_page(page, damaged)
+    expect(page.locator("#broken")).to_contain_text("The page could not be drawn")
+    page.close()
+
+
 def test_a_report_of_ten_thousand_records_opens_and_filters(
     browser: Browser, large_report: Path
 ) -> None:
