@@ -20,7 +20,8 @@ from planner.errors import ConfigError
 
 SCHEMA = 1
 TOLERANCE_PERCENT = 0.05
-"""Percentage points that an error may grow by: routing of random text varies that little."""
+"""Percentage points that an error may grow by. One machine repeats its figures to the byte; on
+another processor some tokens may choose other experts."""
 
 
 class BaselineError(ConfigError):
