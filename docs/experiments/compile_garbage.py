@@ -20,7 +20,6 @@ from typing import Any
 MODES = {
     "as it comes": {},
     "collector off": {"collector": False},
-    "collected once (step.collect_compile_garbage)": {"collector": False, "collect": True},
 }
 RUNS = 3
 TOKENS, TOP_K = 4096, 8
@@ -41,8 +40,9 @@ after a recompute, in elements for each routed row.
 TAIL = """
 The published cold call at CP2/EP1 (46.0 to 51.9 GB, seed 000) holds 9,728 elements a routed row
 more than its layers' traces explain; dead call stacks of a recompile were one account of it. Here
-they hold one small tensor of attention at most, and only where the collector never passes: this
-experiment does not support that account, and cannot rule it out for other compilers and versions.
+they hold index maps and one small tensor of attention, 13 elements a row, 45 where the collector
+never passes: this experiment does not support that account, and cannot rule it out for other
+compilers and versions. `step.collect_compile_garbage` collects at that moment, once.
 The other account, resident weights in that one column, fits as well. So no table prices garbage as
 a term; `art-traced` allows for the unexplained rest in its bound, and records tell what only the
 collector freed apart from what is referenced (`observed.garbage_bytes`).
@@ -64,7 +64,7 @@ def tensors() -> dict[int, tuple[int, tuple[int, ...]]]:
     return found
 
 
-def cold_call(collector: bool = True, collect: bool = False) -> list[list[Any]]:
+def cold_call(collector: bool = True) -> list[list[Any]]:
     """Run one cold call; return the garbage after each of its first recomputes, largest first."""
     import torch
 
@@ -101,7 +101,6 @@ def cold_call(collector: bool = True, collect: bool = False) -> list[list[Any]]:
     with tempfile.TemporaryDirectory() as folder:
         cpu.start(0, 1, spec.topology, f"file://{folder}/one")
         from jobs.model.build import build_model
-        from jobs.model.collect import collect_after_first_recompute
         from jobs.model.compiled import compile_layers
         from jobs.model.weights import load_weights
         from jobs.workload import local_batch
@@ -110,8 +109,6 @@ def cold_call(collector: bool = True, collect: bool = False) -> list[list[Any]]:
         load_weights(built, spec)
         layers = list(built.decoder.layers)
         compile_layers(built.decoder.layers, "aot_eager")
-        if collect:
-            collect_after_first_recompute(built.decoder.layers)
         found: list[list[Any]] = []
 
         def probe(*_: Any) -> None:
