@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 import conf
 from jobs.spec import CellSpec
 from pipeline.config import cell_of, settings_of, topology_name
+from pipeline.launcher import CellLauncher
 from planner.errors import ConfigError
 from planner.topology import Topology
 
@@ -170,3 +171,35 @@ def test_bad_settings_are_named_with_their_value(override: str, message: str) ->
     """Reference: the message itself."""
     with pytest.raises(ConfigError, match=message):
         settings_of(composed(override))
+
+
+def beside(*overrides: str) -> list[list[str]]:
+    """Overrides of the cells that a command line's study adds to its axes."""
+    with initialize_config_module("conf", version_base="1.3"):
+        config = compose("config", list(overrides), return_hydra_config=True)
+    launcher = CellLauncher()
+    launcher.config = config
+    return launcher._beside()
+
+
+@pytest.mark.parametrize("study", ["default", "full_scale"])
+def test_each_cell_beside_a_studys_axes_is_one(study: str) -> None:
+    """Reference: the dataclasses; none is another's, and none needs what the user gave."""
+    cells = [cell(*overrides) for overrides in beside(f"study={study}", "tracker=disabled")]
+    assert len(cells) == len({spec.key for spec in cells}) > 1
+    assert {spec.backend for spec in cells} == {"fake"}
+    assert {spec.coefficients for spec in cells} == {"art-traced"}
+
+
+@pytest.mark.parametrize("choice", ["topology=ep2_cp2", "+meter.ranks=[0]", "calls=cold,warm"])
+def test_who_chooses_cells_gets_those_alone(choice: str) -> None:
+    """Reference: the contract of study.beside."""
+    assert beside("tracker=disabled") != []
+    if "," not in choice:
+        assert beside(choice) == []
+    else:
+        launcher = CellLauncher()
+        launcher.config = OmegaConf.create(
+            {"hydra": {"overrides": {"task": [choice]}}, "study": {"beside": [["a=b"]]}}
+        )
+        assert launcher._beside() == []
