@@ -1,18 +1,21 @@
 """One attempt at one cell: a local submitit job, watched rank by rank."""
 
 import math
+import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import submitit
 from submitit.core.utils import pickle_load
 
 from jobs.completion import rank_is_complete, rank_records, record_failure
+from jobs.devices import visible_devices
 from jobs.logs import log_path
 from jobs.private import require_own
 from jobs.record import RankRecord
@@ -71,6 +74,7 @@ class CellJob:
             nodes=1,
             tasks_per_node=len(spec.ranks),
             timeout_min=math.ceil(timeout_min) + SUBMITIT_MARGIN_MIN,
+            **_devices(spec),
         )
         with _ctrl_c_is_ours():
             rendezvous = f"file://{folder / 'rendezvous'}"
@@ -182,6 +186,15 @@ class CellJob:
             except psutil.NoSuchProcess:
                 pass  # the controller or a child went between two looks; `done` tells next time
         return self.seen
+
+
+def _devices(spec: CellSpec) -> dict[str, Any]:
+    """Return submitit's words for the devices of a CUDA cell; without them it hides them all."""
+    if spec.backend != "cuda":
+        return {}
+    count = len(spec.ranks)
+    shown = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), count)
+    return {"gpus_per_node": count, "visible_gpus": shown}
 
 
 @contextmanager
