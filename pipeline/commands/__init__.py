@@ -22,6 +22,7 @@ COMMANDS: tuple[str, ...] = (
     "publish",
     "dashboard",
     "snapshot",
+    "logs",
     "schedule",
     "doctor",
 )

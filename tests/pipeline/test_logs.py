@@ -7,10 +7,12 @@ from types import ModuleType
 import pytest
 
 from jobs.launch import Limits, launch
+from jobs.logs import log_path
+from pipeline.cli import main
 from pipeline.logs import log_of, tail_of
 from pipeline.store import read_store
 from tests.pipeline.conftest import STUBS
-from tests.pipeline.test_store import a_cell
+from tests.pipeline.test_store import a_cell, write
 
 
 def test_a_ranks_log_is_found_from_its_record(
@@ -37,6 +39,44 @@ def test_a_ranks_log_is_found_from_its_record(
         assert lines[3] == "raw \ufffd\ufffd bytes"
     assert "ValueError: on purpose" in texts[0]
     assert "ValueError" not in texts[1]
+
+
+def test_the_logs_of_what_failed_are_shown(
+    tmp_path: Path, stub: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reference: by hand; a cell that failed, a log of it lost, and one that ran."""
+    fine, failed = a_cell(), a_cell("calls=cold")
+    write(tmp_path, stub, fine, 0, "ok", "ok", "ok")
+    write(tmp_path, stub, failed, 0, "error")
+    for spec, rank in ((fine, 0), (failed, 0), (failed, 1)):
+        log = log_path(tmp_path, spec.key, 0, rank)
+        log.parent.mkdir(exist_ok=True)
+        log.write_text(f"first\nsecond\n{spec.calls.name} \x1b[31mred\x1b[0m\n")
+    (tmp_path / "logs" / f"{failed.key}.a0.r1.log").unlink()
+    assert shown(capsys, "logs", str(tmp_path), "--lines", "2") == (
+        f"== ep2_cp1 random cold, failed, rank 0: {tmp_path}/logs/{failed.key}.a0.r0.log\n"
+        "second\ncold \\x1b[31mred\\x1b[0m\n"
+        "== ep2_cp1 random cold, failed, rank 1: no log\n"
+    )
+    assert f"{fine.key}.a0.r0.log\nfirst\nsecond\nboth" in shown(
+        capsys, "logs", str(tmp_path), fine.key[:6]
+    )
+    for arguments, says in (
+        (("0123",), "no cell's key begins with 0123"),
+        ((), "holds no records"),
+    ):
+        where = tmp_path if arguments else tmp_path / "empty"
+        with pytest.raises(SystemExit) as left:
+            main(["logs", str(where), *arguments])
+        assert left.value.code == 2
+        assert says in capsys.readouterr().err
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 0
+    return capsys.readouterr().out
 
 
 def test_the_tail_of_a_long_log_begins_with_a_whole_line(tmp_path: Path) -> None:
