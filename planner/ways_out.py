@@ -149,8 +149,10 @@ def _other_topologies(pricer: "Pricer", whole: Child, sample: MemorySample) -> I
     for axis, spread in (("cp", wider), ("ep", lambda _: layout)):
         least = _least_degree(pricer, axis, spread, sample)
         if least is not None:
-            world = _raised(topology, axis, least).world
-            yield WayOut(axis, least, f"raise {axis} to {least} ({world} ranks)")
+            raised = _raised(topology, axis, least)
+            freed = _freed(pricer, pricer.remade(topology=raised), 0)
+            more = f", where weights and states take {gib(freed)} less" if freed > 0 else ""
+            yield WayOut(axis, least, f"raise {axis} to {least} ({raised.world} ranks{more})")
 
 
 def _least_degree(
@@ -181,6 +183,37 @@ def _fits_under(
     other = pricer.remade(topology=topology, step=step)
     if len(other.unpriced) > len(pricer.unpriced):
         return False
-    rooms = [room for room in sample.room_bytes if room is not None]
-    fresh = MemorySample.alike(topology.world, min(rooms, default=None))
+    fresh = MemorySample(room_bytes=_rooms(pricer, other, sample))
     return fits((child_of(other, layout, fresh),), fresh, together=False)
+
+
+def _rooms(pricer: "Pricer", other: "Pricer", sample: MemorySample) -> tuple[int | None, ...]:
+    """Return what each rank would have after a start with other settings.
+
+    The least of its stage now, what weights and states take less, and the buffer that is held: it
+    is made again, and charged whole.
+    """
+    stages = pricer.topology.pp
+    size, there = pricer.topology.world // stages, other.topology.world // stages
+    found: list[int | None] = []
+    for place in range(stages):
+        rooms = [
+            room + _held(pricer, sample, rank)
+            for rank, room in enumerate(sample.room_bytes)
+            if room is not None and rank // size == place
+        ]
+        freed = _freed(pricer, other, place)
+        found += [min(rooms) + freed if rooms else None] * there
+    return tuple(found)
+
+
+def _held(pricer: "Pricer", sample: MemorySample, rank: int) -> int:
+    tokens = sample.held_tokens if isinstance(sample.held_tokens, int) else sample.held_tokens[rank]
+    return pricer.buffer_bytes(tokens) if tokens else 0
+
+
+def _freed(pricer: "Pricer", other: "Pricer", place: int) -> int:
+    """Return how much less weights and states take on a pipeline stage of another topology."""
+    now, then = (p.topology.world // p.topology.pp for p in (pricer, other))
+    before, after = pricer.static(place * now), other.static(place * then)
+    return before.resident_bytes - after.resident_bytes

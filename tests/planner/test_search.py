@@ -8,6 +8,7 @@ from planner import (
     Admit,
     Batch,
     ConfigError,
+    LiveState,
     MemorySample,
     Refuse,
     Step,
@@ -120,6 +121,44 @@ def test_the_ways_out_are_numbered_and_each_one_works():
     there = compile_pricer(model, wider, step, coefficients="art-954")
     room = MemorySample.alike(wider.cp, 20 * 10**9)
     assert isinstance(decide(there, Batch(rank_tokens=shares), room), Admit)
+
+
+def test_a_higher_ep_has_the_room_that_its_experts_leave():
+    """By hand: of 256 experts of 3 x 2048 x 512 in 8 layers, EP2 holds half: 6.44 GB less in bf16.
+
+    Adapters and their gradients are halved as well, their states are not: half the ranks share.
+    """
+    model, step = qwen(num_layers=8), Step(lora_rank=8)
+    pricer = compile_pricer(model, Topology(cp=2), step, coefficients="art-954")
+    there = compile_pricer(model, Topology(cp=2, ep=2), step, coefficients="art-954")
+    freed = pricer.static(0).resident_bytes - there.static(0).resident_bytes
+    experts = 128 * 3 * 2048 * 512 * 8
+    adapters = 128 * 8 * (2 * 2048 + 3 * 512) * 8
+    assert freed == experts * 2 + adapters * (2 + 4)  # of the states each EP rank has as many
+    batch = Batch(tokens=40_000)
+    need = there.price(batch).demand_bytes
+    for room, fits in ((need - freed, True), (need - freed - 1, False)):
+        refusal = decide(pricer, batch, MemorySample.alike(2, room))
+        assert isinstance(refusal, Refuse)
+        assert ("ep" in ways(refusal)) == fits
+
+
+def test_a_held_buffer_is_room_for_the_one_that_is_made_again():
+    """Law: a way out fits with a buffer held as it does without one and that much more room."""
+    pricer = compile_pricer(
+        qwen(num_layers=8), Topology(cp=2, ep=2), Step(), coefficients="art-954"
+    )
+    batch = Batch(tokens=194_752)
+    held = pricer.price(batch).buffer_tokens
+    room = pricer.price(batch, LiveState(held_tokens=held)).demand_bytes * 2 // 3
+    warm, cold = (
+        decide(pricer, batch, sample)
+        for sample in (
+            MemorySample.alike(2, room, held_tokens=held),
+            MemorySample.alike(2, room + pricer.buffer_bytes(held)),
+        )
+    )
+    assert ways(warm)["cp"] == ways(cold)["cp"]
 
 
 def test_a_smaller_head_chunk_is_a_way_out_where_the_head_binds():
