@@ -50,12 +50,18 @@ class MeasuredCell:
         Rows of the busiest rank.
     published_bytes
         The published planner's estimate, where the table has one.
+    row
+        As it was published.
     """
 
     label: str
     tokens: int
     sighting: Sighting
     published_bytes: int | None
+    model: Model
+    topology: Topology
+    step: Step
+    row: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -238,6 +244,10 @@ def _cell(
             seen={phase: size for phase, size in seen.items() if size is not None},
         ),
         published_bytes=_bytes(row, "published_estimate_bytes"),
+        model=model,
+        topology=topology,
+        step=step,
+        row=row,
     )
 
 

@@ -92,12 +92,12 @@ def _of_records(folders: Sequence[Path]) -> Observations:
     """Join several sweeps; imported cells are fitted as those of the table they are from."""
     recorded = [read_recorded(folder) for folder in folders]
     sightings = join([one.sightings for one in recorded])
-    published = all(kind.local.recompute != "full" for kind in sightings.kinds)
+    published = sightings.fact("table").names == ("",)  # no planner was asked where they ran
     ledger = Arguments(strength=0.0, floor_bytes=LEDGER_FLOOR)
     return Observations(
         sightings=sightings,
         candidates={label: cell for one in recorded for label, cell in one.candidates.items()},
-        prior=recorded[0].coefficients,
+        prior=CELLS_PRIOR if published else recorded[0].coefficients,
         arguments=Arguments() if published else ledger,
         excluded=[reason for one in recorded for reason in one.excluded],
         faults=[fault for one in recorded for fault in one.faults],

@@ -8,6 +8,7 @@ the runs can be made again. Offline runs lie under ``<out>/wandb`` until ``wandb
 import hashlib
 import os
 import shlex
+import shutil
 
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when wandb is imported
 
@@ -138,6 +139,21 @@ def records_artifact(out: Path, cell: Cell) -> wandb.Artifact:
     return artifact
 
 
+def _keep_records(run: wandb.Run, out: Path, cell: Cell) -> None:
+    """Put records and spec among the run's own files, as they lie under ``out``.
+
+    `pipeline.track_back` takes them from an offline run's folder, or from the project.
+    """
+    ranks = sorted({record.rank for record in cell.records})
+    paths = [record_path(out, cell.key, cell.attempt, rank) for rank in ranks]
+    for path in [*paths, out / "specs" / f"{cell.key}.json"]:
+        if path.is_file():
+            there = Path(run.dir) / path.relative_to(out)
+            there.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, there)
+            run.save(there, base_path=run.dir, policy="end")
+
+
 def _write_run(store: Store, cell: Cell, mode: str, project: str, group: str) -> None:
     table = rows(store)
     terms = term_rows(store)
@@ -160,6 +176,7 @@ def _write_run(store: Store, cell: Cell, mode: str, project: str, group: str) ->
         run.log({"calls": _as_table(table)} | ({"terms": _as_table(terms)} if terms else {}))
         run.summary.update(_scalars(table, cell.outcome))
         run.log_artifact(records_artifact(store.out, cell))
+        _keep_records(run, store.out, cell)
 
 
 def quiet_settings(mode: str) -> wandb.Settings:

@@ -9,7 +9,10 @@ from typer.testing import CliRunner
 
 from pipeline.cli import application
 from pipeline.measured import MeasuredError, lengths_of, read_measured
+from pipeline.observations import read_observations
+from pipeline.regress.copies import Arguments, fit_copies
 from pipeline.score import score, summarise
+from pipeline.store import read_store, rows
 from planner import Coefficients
 from planner.moments import Phase
 from tests.conftest import GOLDEN
@@ -122,13 +125,35 @@ def test_nothing_measured_is_said(tmp_path):
     assert not (tmp_path / "t.toml").exists()
 
 
-def test_import_writes_a_line_a_cell(tmp_path):
-    """Reference: the table's own figures."""
-    out = tmp_path / "cells.jsonl"
-    assert run("import", str(CELLS), "-o", str(out)).exit_code == 0
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert len(lines) == 51
-    assert lines[0]["observed_bytes"]["peak"] == int(ROWS[0]["forward_backward_peak_bytes"])
+def test_imported_cells_are_records_that_fit_as_the_table_does(tmp_path):
+    """Reference: the table's own figures, and the copies fitted on the table itself."""
+    assert run("import", str(CELLS), "-o", str(tmp_path)).exit_code == 0
+    store = read_store(tmp_path)
+    assert store.faults == ()
+    seen = {row["label"]: row["observed_peak_bytes"] for row in rows(store)}
+    published = [r["forward_backward_peak_bytes"] for r in ROWS if r["status"] == "measured"]
+    assert sorted(seen.values()) == sorted(map(int, published))
+    expected = {row["planned_expected_bytes"] for row in rows(store)}
+    scored = score(read_measured(CELLS).cells, Coefficients.load("nonfull-h200"))
+    assert expected == {cell.expected_bytes for cell in scored}
+    quick = Arguments(draws=0)
+    table, records = read_observations(CELLS), read_observations(tmp_path)
+    assert (records.prior, records.arguments) == (table.prior, table.arguments)
+    prior = Coefficients.load(table.prior)
+    one = fit_copies(table.sightings, prior, quick)
+    other = fit_copies(records.sightings, prior, quick)
+    assert other.design.names == one.design.names
+    assert other.copies == pytest.approx(one.copies, abs=1e-5)
+
+
+def test_a_table_of_wrong_rows_is_imported_in_part(tmp_path):
+    """Law: exit code 1 says that some rows were wrong; the others are records."""
+    rows_ = [dict(row) for row in ROWS]
+    rows_[0]["forward_backward_peak_bytes"] = "nan"
+    out = tmp_path / "out"
+    result = run("import", str(written(tmp_path / "cells.csv", rows_)), "-o", str(out))
+    assert result.exit_code == 1
+    assert len(list((out / "records").iterdir())) == 50
 
 
 def test_lengths():
