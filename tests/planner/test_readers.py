@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner import ConfigError, Model
+from planner import (
+    Batch,
+    Coefficients,
+    ConfigError,
+    MemorySample,
+    Model,
+    Refuse,
+    Step,
+    Topology,
+    compile_pricer,
+)
+from planner.compiled import TermCompiler
 from tests.conftest import GOLDEN
 
 CONFIGS = GOLDEN / "configs"
@@ -246,13 +257,33 @@ def test_a_megatron_file_is_named_in_its_errors(tmp_path):
 
 
 def read_or_say_why(read, config):
-    """Read a configuration; any exception but ConfigError fails the test."""
+    """Read a configuration and price it; any exception but ConfigError fails the test."""
     try:
         model = read(config)
     except ConfigError:
         return
     assert model.parameters.total >= model.parameters.active > 0
+    for topology, step, table in WAYS:
+        try:
+            pricer = compile_pricer(model, topology, step, coefficients=table)
+        except ConfigError:
+            continue
+        batch = Batch(rank_tokens=[100] * (topology.dp * topology.cp))
+        price = pricer.price(batch)
+        assert price.bound_bytes >= price.expected_bytes >= 0
+        assert all(line.expected >= 0 for line in price.lines)
+        assert pricer.static(topology.world - 1).resident_bytes > 0
+        sample = MemorySample.alike(topology.world, price.demand_bytes - 1)
+        assert isinstance(pricer.admit(batch, sample, allow_unpriced=True), Refuse)
 
+
+TRAINED = Step(lora_rank=0, recompute="none", head="whole", device="cuda")
+WAYS = [
+    (Topology(), Step(), TermCompiler(Coefficients.load("megatron-local"))),
+    (Topology(cp=2, ep=2), Step(adapters="all"), TermCompiler(Coefficients.load("art-shared"))),
+    (Topology(tp=2, pp=2, dp=2), TRAINED, TermCompiler(Coefficients.load("megatron-te"))),
+]
+"""One rank, experts and sequences divided, and a trainer's pipeline: each with its table."""
 
 JUNK = st.one_of(
     st.none(),
@@ -286,7 +317,7 @@ def mutated(draw: st.DrawFn, sources: list[dict]) -> dict:
 @settings(max_examples=400)
 @given(mutated([json.loads(file.read_text()) for file in FILES]))
 def test_any_configuration_reads_or_says_why(config):
-    """Law: a configuration reads, or raises ConfigError with a text; never another exception."""
+    """Law: a configuration reads and is priced, or raises ConfigError; never another exception."""
     read_or_say_why(Model.from_hf, config)
 
 
