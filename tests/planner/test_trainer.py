@@ -165,7 +165,8 @@ def trainer_steps(draw: st.DrawFn) -> Step:
 def test_a_trainer_is_never_cheaper_with_more(model, step, pp, tokens, data):
     """Law: more tokens, layers or expert width, or more in flight, never lowers a rank's bytes."""
     pp = min(pp, model.num_layers)
-    topology = Topology(pp=pp, dp=2, ep=2)
+    tp = data.draw(st.sampled_from([1, 2] if model.num_heads % 2 == 0 else [1]))
+    topology = Topology(pp=pp, dp=2, ep=2, tp=tp, cp=data.draw(st.sampled_from([1, 2])))
 
     def figures(model, step, tokens):
         pricer = compile_pricer(model, topology, step, coefficients="megatron-te")
