@@ -2,7 +2,7 @@
 
 import altair as alt
 
-from pipeline.report.charts import QUIET, Drawing, Source
+from pipeline.report.charts import IN_ORDER, QUIET, Drawing, Source
 
 FAMILIES = {
     "residual": "#4c6ef5",
@@ -49,7 +49,7 @@ def stack(unit: str, source: Source) -> Drawing:
 def waterfall(unit: str, source: Source) -> Drawing:
     """From expected, term by term, to observed; the axis does not begin at zero."""
     base = alt.Chart(source("waterfall")).encode(
-        y=alt.Y("step:N", title=None, sort=None),
+        y=alt.Y("step:N", title=None, sort=IN_ORDER),
         color=alt.Color(
             "kind:N",
             title=None,

@@ -17,6 +17,7 @@ SIDES = ("predicted", "observed")
 SIDE_COLOURS = ["#9aa5b1", "#1f6feb"]
 TEMPERATURES = ("cold", "warm")
 TEMPERATURE_COLOURS = ["#1f6feb", "#e8590c"]
+IN_ORDER = alt.EncodingSortField("order", op="min")  # stays when rows come back after a filter
 QUIET = "#868e96"  # rules and ticks, seen on light and on dark
 
 
@@ -69,7 +70,7 @@ def error_by_cell(source: Source) -> Drawing:
         .encode(x="low:Q", x2="high:Q")
     )
     zero = alt.Chart(alt.InlineData(values=[{"x": 0}])).mark_rule(color=QUIET).encode(x="x:Q")
-    y = alt.Y("line:N", title=None, sort=None)
+    y = alt.Y("line:N", title=None, sort=IN_ORDER)
     bound = (
         alt.Chart(source("calls"))
         .mark_tick(color=QUIET, thickness=1.5, size=12)
@@ -90,7 +91,7 @@ def error_by_cell(source: Source) -> Drawing:
 
 def residual_by_term(unit: str, source: Source) -> Drawing:
     """Residual of each term at the peak: the range over calls, and its median as a point."""
-    y = alt.Y("term:N", title=None, sort=None)
+    y = alt.Y("term:N", title=None, sort=IN_ORDER)
     base = alt.Chart(source("residuals")).encode(
         y=y,
         yOffset=alt.YOffset("temperature:N", scale=alt.Scale(domain=list(TEMPERATURES))),
@@ -118,7 +119,7 @@ def both_sides(unit: str, source: Source, name: str, title: str) -> Drawing:
     )
     base = alt.Chart(source(name)).encode(
         x=alt.X("size:Q", title=f"{title}, fullest rank, {unit}", stack=None),
-        y=alt.Y("line:N", title=None, sort=None),
+        y=alt.Y("line:N", title=None, sort=IN_ORDER),
         color=colour,
         tooltip=["line:N", "side:N", alt.Tooltip("size:Q", format=".4f")],
     )
@@ -136,7 +137,7 @@ def garbage(unit: str, source: Source) -> Drawing:
         .mark_bar(color="#e03131", height=12)
         .encode(
             x=alt.X("size:Q", title=f"garbage, fullest rank, {unit}"),
-            y=alt.Y("line:N", title=None, sort=None),
+            y=alt.Y("line:N", title=None, sort=IN_ORDER),
             tooltip=["line:N", alt.Tooltip("size:Q", format=".4f")],
         )
         .properties(height=alt.Step(STEP))
@@ -146,7 +147,7 @@ def garbage(unit: str, source: Source) -> Drawing:
 
 def pairs(unit: str, source: Source, name: str) -> Drawing:
     """Compare two kinds of call on one line: observed (point) and expected (tick)."""
-    y = alt.Y("line:N", title=None, sort=None)
+    y = alt.Y("line:N", title=None, sort=IN_ORDER)
     x = alt.X(
         "observed:Q",
         title=f"observed (point) and expected (tick), fullest rank, {unit}",
@@ -178,7 +179,7 @@ def ledger_overhead(source: Source) -> Drawing:
         .mark_bar(color="#748ffc", height=12)
         .encode(
             x=alt.X("percent:Q", title="ledger's share of the call's time, %"),
-            y=alt.Y("line:N", title=None, sort=None),
+            y=alt.Y("line:N", title=None, sort=IN_ORDER),
             tooltip=["line:N", alt.Tooltip("percent:Q", format=".1f")],
         )
         .properties(height=alt.Step(STEP))

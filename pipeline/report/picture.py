@@ -75,6 +75,7 @@ def _calls(held: dict[str, Any], seen: list[int]) -> Rows:
         {
             **{name: cells[name][calls["cell"][p]] for name in ("label", "line", "topology")},
             "weights": cells["weights"][calls["cell"][p]],
+            "order": p,
             **{name: calls[name][p] for name in ("temperature", "rank", "call", "error")},
             **{name: calls[name][p] / unit for name in ("expected", "bound", "observed")},
             "bound_percent": 100 * (calls["bound"][p] / calls["expected"][p] - 1),

@@ -22,6 +22,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+PATIENCE_MS = 120_000  # a busy machine is no failure
 DRAWN = "['yes', 'broken'].includes(document.body.dataset.drawn)"
 
 
@@ -63,5 +64,6 @@ class Heard:
 
 def open_page(page: Page, path: Path) -> None:
     """Open a report and wait until all of it is drawn."""
+    page.set_default_timeout(PATIENCE_MS)
     page.goto(path.absolute().as_uri())
     page.wait_for_function(DRAWN)

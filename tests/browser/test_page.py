@@ -10,9 +10,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from pipeline.report.contents import unpack
-from tests.browser.chromium import DRAWN, Heard, open_page
+from tests.browser.chromium import DRAWN, PATIENCE_MS, Heard, open_page
 
 pytestmark = pytest.mark.needs("browser")
+expect.set_options(timeout=PATIENCE_MS)
 
 CALL_CHARTS = ("stack", "waterfall", "timeline")
 SWEEP_CHARTS = ("scatter", "errors", "residuals", "growth", "held", "temperature", "weights")
@@ -124,6 +125,33 @@ def test_the_timeline_marks_its_peak(page: Page) -> None:
     expect(page.locator("#chart-timeline svg")).to_contain_text(
         "peak: recompute decoder.layers.0.mlp.experts.fc1"
     )
+
+
+def names_of(page: Page, chart: str) -> list[str]:
+    """The names along a chart's upright axis, from the top."""
+    return page.evaluate(
+        """(chart) => {
+          const axis = document.querySelectorAll(`#chart-${chart} .role-axis-label`);
+          const texts = [...[...axis].at(-1).querySelectorAll("text")];
+          const top = (text) => text.getBoundingClientRect().top;
+          return texts.sort((one, other) => top(one) - top(other)).map((text) => text.textContent);
+        }""",
+        chart,
+    )
+
+
+def test_what_a_click_brings_back_stands_where_it_stood(page: Page) -> None:
+    """Reference: the order before; a waterfall leads from expected to observed in any call."""
+    before = names_of(page, "errors")
+    assert len(set(before)) > 6
+    for value in ("ep4_cp2", "ep1_cp1", "ep4_cp2", "ep1_cp1"):
+        click(page, "topology", value)
+    assert names_of(page, "errors") == before
+    for cell in (2, 5, 1):
+        page.locator("#cell").select_option(index=cell)
+        page.wait_for_function(DRAWN)
+        steps = names_of(page, "waterfall")
+        assert (steps[0], steps[-1]) == ("expected", "observed")
 
 
 def test_words_of_records_are_only_ever_words(page: Page, report: Path) -> None:

@@ -171,7 +171,7 @@ class OneCall {
       level += size;
     }
     rows.push(row("observed", observed, observed, "total"));
-    return rows;
+    return inOrder(rows);
   }
 
   timeline(phases) {

@@ -33,6 +33,11 @@ function shownPercent(value) {
   return value === null ? "" : `${value < 0 ? "" : "+"}${value.toFixed(2)} %`;
 }
 
+// Rows of a chart that are to keep their order, whichever of them a filter takes and gives back.
+function inOrder(rows) {
+  return rows.map((row, order) => ({ order, ...row }));
+}
+
 // An element with attributes and children; what comes from records is only ever text.
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);

@@ -20,6 +20,7 @@ class Rows {
     const { calls } = this.contents;
     this.made = this.observed.map((place) => ({
       place,
+      order: place,
       label: this.fact("label", place),
       line: this.fact("line", place),
       topology: this.fact("topology", place),
@@ -67,9 +68,8 @@ class Rows {
     });
     const largest = {};
     for (const { term, low, high } of ranges) largest[term] = Math.max(largest[term] ?? 0, -low, high);
-    return ranges
-      .filter(({ term }) => largest[term] > 0)
-      .sort((one, other) => largest[other.term] - largest[one.term]);
+    const inexact = ranges.filter(({ term }) => largest[term] > 0);
+    return inOrder(inexact.sort((one, other) => largest[other.term] - largest[one.term]));
   }
 
   lineOf(place) {
@@ -88,15 +88,16 @@ class Rows {
 
   sides(what) {
     const [predicted, observed] = [`${what}_predicted`, `${what}_observed`].map((name) => this.fullest(name));
-    return [...predicted].flatMap(([line, size]) =>
+    const rows = [...predicted].flatMap(([line, size]) =>
       size || observed.get(line)
         ? [{ line, side: "predicted", size }, { line, side: "observed", size: observed.get(line) }]
         : [],
     );
+    return inOrder(rows);
   }
 
   garbage() {
-    return [...this.fullest("garbage")].flatMap(([line, size]) => (size ? [{ line, size }] : []));
+    return inOrder([...this.fullest("garbage")].flatMap(([line, size]) => (size ? [{ line, size }] : [])));
   }
 
   // Kinds of call (cold and warm, or random and pretrained) on one line: the fullest of each.
@@ -115,7 +116,7 @@ class Rows {
       found.set(key, { place, line, kind, ...sizes, ...rows });
     }
     const kinds = new Set([...found.values()].map((row) => row.kind));
-    return kinds.size > 1 ? [...found.values()] : [];
+    return kinds.size > 1 ? inOrder([...found.values()]) : [];
   }
 
   ledger() {
@@ -126,6 +127,7 @@ class Rows {
       const sum = sums.get(this.fact("line", place)) ?? { total: 0, count: 0 };
       sums.set(this.fact("line", place), { total: sum.total + percent, count: sum.count + 1 });
     }
-    return [...sums].flatMap(([line, { total, count }]) => (total ? [{ line, percent: total / count }] : []));
+    const rows = [...sums].map(([line, { total, count }]) => ({ line, percent: total / count }));
+    return inOrder(rows.filter(({ percent }) => percent));
   }
 }
