@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from jobs.launch import Event, launch, require_room
 from jobs.record import record_path
 from jobs.spec import CellSpec
+from pipeline.asked import write_asked
 from pipeline.checkpoints import prepare, routing_of
 from pipeline.config import Settings, cell_of, settings_of
 from pipeline.folder import claim
@@ -100,10 +101,11 @@ class Sweep:
         chosen = store.only(self.ended)
         left = [event for event in self.ended.values() if event.kind == "left"]
         ran = [event for event in self.ended.values() if event.kind not in ("skipped", "left")]
+        write_asked(out, self.ended)
         print_table(self.console, chosen)
         print_outcomes(self.console, chosen)
         page = out / "report.html"
-        if ran or not page.exists():
+        if ran or self.settings.collect or not page.exists():
             from pipeline.report.page import write_page
 
             write_page(store, page)

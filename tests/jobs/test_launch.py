@@ -190,6 +190,12 @@ def test_more_ranks_than_allowed_is_refused_before_anything_starts(tmp_path: Pat
     assert not any(tmp_path.iterdir())
 
 
+def test_there_is_nothing_to_collect_on_one_machine(tmp_path: Path) -> None:
+    """Reference: the local launcher stops every job before it returns."""
+    with pytest.raises(ConfigError, match="collect=true gathers what launcher=slurm has left"):
+        launch([cell(1)], tmp_path, Limits(), collect=True)
+
+
 def test_no_more_ranks_run_at_once_than_allowed(tmp_path: Path) -> None:
     """Reference: the law itself, counted from the events of three cells of two ranks each."""
     running = most = 0
