@@ -5,7 +5,7 @@ be listed. Of several attempts at a cell the newest counts.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from planner.errors import ConfigError
 
 Row = dict[str, Any]
 
+FEW_FACTS = 3
+"""Up to so many differences of cells are all named in their labels."""
 NO_TERM = "unattributed"
 """Observed bytes that matched no term."""
 
@@ -138,7 +140,8 @@ def _order(cell: Cell) -> tuple[Any, ...]:
 def labels(store: Store) -> dict[str, str]:
     """Name each cell for people: its label, told apart where cells share one.
 
-    The calls' name is left out while all cells make the same calls.
+    The calls' name is left out while all cells make the same calls. Where cells of a label differ
+    in many facts, as two models do, the fewest that tell them apart are named, names first.
     """
     named: dict[str, str] = {}
     groups: dict[str, list[Cell]] = defaultdict(list)
@@ -153,10 +156,28 @@ def labels(store: Store) -> dict[str, str]:
             for name in sorted({n for f in facts.values() for n in f} - {"weights.path"})
             if len({repr(f.get(name)) for f in facts.values()}) > 1
         ]
+        if len(differing) > FEW_FACTS:
+            differing = _telling(list(facts.values()), differing)
         for cell in cells:
             extra = " ".join(f"{name}={facts[cell.key].get(name)}" for name in differing)
             named[cell.key] = f"{label} {extra}".strip()
     return named
+
+
+def _telling(facts: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
+    """Return few of ``names`` by which ``facts`` differ as much as by all of them."""
+
+    def kinds(chosen: Sequence[str]) -> int:
+        return len({repr([one.get(name) for name in chosen]) for one in facts})
+
+    chosen: list[str] = []
+    while kinds(chosen) < kinds(names):
+        best = max(
+            (name for name in names if name not in chosen),
+            key=lambda name: (kinds([*chosen, name]), name.endswith("name")),
+        )
+        chosen.append(best)
+    return chosen
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.completion import rank_is_complete
 from jobs.record import RankRecord
 from pipeline.logs import log_of
 from pipeline.report.details import details
@@ -25,6 +26,8 @@ Columns = dict[str, list[Any]]
 
 MOST_LETTERS = 2000
 """Of a cell's error; its log has the rest."""
+MOST_RANKS = 8
+"""Named one by one in an error."""
 FEW_CELLS = 40
 """Up to here a chart has a line for each cell; above, one for each topology and weights."""
 
@@ -102,12 +105,26 @@ def _cells(store: Store, table: Sequence[Row]) -> Columns:
             ("model", model_of(cell)),
             ("outcome", cell.outcome),
             ("attempts", cell.attempt + 1),
-            ("error", cell.error[:MOST_LETTERS]),
+            ("error", _reason(cell)[:MOST_LETTERS]),
             ("spec", cell.spec is not None),
             ("logs", _logs(store, cell)),
         ):
             columns[name].append(value)
     return columns
+
+
+def _reason(cell: Cell) -> str:
+    """Return what went wrong, or whose records are missing."""
+    if cell.error or cell.outcome != "incomplete" or cell.spec is None:
+        return cell.error
+    lacking = [
+        rank
+        for rank in cell.spec.ranks
+        if not rank_is_complete(cell.spec, [one for one in cell.records if one.rank == rank])
+    ]
+    shown = ", ".join(map(str, lacking[:MOST_RANKS]))
+    more = f" and {len(lacking) - MOST_RANKS} more" if len(lacking) > MOST_RANKS else ""
+    return f"records are missing of rank {shown}{more}"
 
 
 def _logs(store: Store, cell: Cell) -> dict[str, str]:

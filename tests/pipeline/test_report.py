@@ -99,6 +99,16 @@ def test_what_went_wrong_has_its_reason(out: Path) -> None:
     assert len(re.findall(r'<li class="fault">', page)) == 1
 
 
+def test_an_incomplete_cell_says_whose_records_are_missing(out: Path) -> None:
+    """Reference: a rank's file removed by hand."""
+    key = a_cell("topology=ep2_cp2", "weights=random").key
+    record_path(out, key, 0, 1).unlink()
+    cells = contents_of(page_of(out))["cells"]
+    place = cells["key"].index(key)
+    assert cells["outcome"][place] == "incomplete"
+    assert cells["error"][place] == "records are missing of rank 1"
+
+
 def test_the_log_of_every_rank_is_linked(out: Path) -> None:
     """Reference: the naming rule of logs; a link to a file that is not there would be broken."""
     logs = out / "logs"

@@ -120,6 +120,23 @@ def test_cells_of_one_label_are_told_apart(tmp_path: Path, stub: ModuleType) -> 
     }
 
 
+def test_cells_that_differ_in_much_are_told_apart_by_little(
+    tmp_path: Path, stub: ModuleType
+) -> None:
+    """Reference: by hand; two models differ in all their sizes, two of the cells in a seed too."""
+    for overrides in (
+        ("model=tiny",),
+        ("model=qwen3_30b_a3b",),
+        ("model=qwen3_30b_a3b", "weights.seed=5"),
+    ):
+        write(tmp_path, stub, a_cell(*overrides), 0, "ok", "ok", "ok")
+    assert set(labels(read_store(tmp_path)).values()) == {
+        "ep2_cp1 random model.name=tiny weights.seed=913",
+        "ep2_cp1 random model.name=qwen3_30b_a3b weights.seed=913",
+        "ep2_cp1 random model.name=qwen3_30b_a3b weights.seed=5",
+    }
+
+
 def test_a_summary_takes_the_fullest_rank_and_the_worst_error(
     tmp_path: Path, stub: ModuleType
 ) -> None:
