@@ -1,13 +1,12 @@
 """Faults, each injected into a cell that runs on a real Slurm, and how the cell must end.
 
-`python -m tests.slurm.faults FILE` injects them one by one and writes the table of the README; the
-tests inject most of them side by side.
+`tests.slurm.fault_table` injects them one by one, the tests inject them side by side.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.slurm.lab import Running, slurm
+from tests.slurm.lab import Running, attempts_of, cell, outcomes, records, slurm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +38,42 @@ class Fault:
     inject: Callable[[Running, str], None] = lambda _running, _job: None
     words: str = ""
     resumed: int = 0
+    timeout_min: float = 1.5
+
+    @property
+    def ending(self) -> str:
+        """The outcome in words."""
+        wrong = sorted({call for rank in self.outcomes for call in rank} - {"ok"}, key=_plain)
+        if not wrong:
+            return "requeued, resumed at the next call; ok"
+        tried = "not tried again" if "failed" in self.kinds else "tried again, ok"
+        return f"{wrong[-1]}; {tried}"
+
+    def check(self, running: Running) -> None:
+        """See that a launch in which the fault was injected ended as it must."""
+        spec, out = cell(self.behaviour), running.out
+        assert running.told.kinds(spec) == ["queued", *self.kinds]
+        first = outcomes(spec, out, 0)
+        assert tuple(tuple(first[rank]) for rank in spec.ranks) == self.outcomes
+        wrong = [r for of_rank in records(spec, out, 0).values() for r in of_rank if r.error]
+        assert bool(wrong) == bool(self.words)
+        assert not self.words or any(self.words in (record.error or "") for record in wrong)
+        if "failed" in self.kinds:
+            return
+        last = records(spec, out, attempts_of(spec, out)[-1])
+        for rank in spec.ranks:
+            assert [record.outcome for record in last[rank]] == ["ok"] * 3
+            assert last[rank][-1].environment["resumed"] == self.resumed
+            assert last[rank][0].environment["resumed"] == 0, "what stands is not run again"
+
+
+def _plain(outcome: str) -> bool:
+    return outcome != "error"
 
 
 WHOLE = ("ok", "ok", "ok")
 AGAIN = ("started", "retried", "queued", "started", "ok")
 GOES_ON = ("started", "resumed", "started", "ok")
-
-
-def _tell(*command: str) -> Callable[[Running, str], None]:
-    return lambda _running, job: (slurm(*command, job), None)[1]
 
 
 def _requeue(_running: Running, job: str) -> None:
@@ -56,6 +82,10 @@ def _requeue(_running: Running, job: str) -> None:
 
 def _warn(_running: Running, job: str) -> None:
     slurm("scancel", "--signal=USR2", job)  # what Slurm sends before a time limit
+
+
+def _cancel(_running: Running, job: str) -> None:
+    slurm("scancel", job)
 
 
 FAULTS = (
@@ -128,10 +158,20 @@ FAULTS = (
     Fault(
         behaviour="cancelled",
         what="`scancel`",
-        inject=lambda _running, job: (slurm("scancel", job), None)[1],
+        inject=_cancel,
         kinds=("started", "failed"),
         outcomes=(("ok", "error"), ("ok", "error")),
         words="was cancelled (scancel)",
     ),
 )
 """Those that touch no cell but their own, so that they may be injected side by side."""
+
+OUT_OF_TIME = Fault(
+    behaviour="out-of-time",
+    what="a job reaches its time limit, a call finished since it began (from the call on)",
+    kinds=GOES_ON,
+    outcomes=(WHOLE, WHOLE),
+    resumed=1,
+    timeout_min=1.0,
+)
+"""The time limit itself, which Slurm counts in minutes."""

@@ -111,6 +111,7 @@ MISDEEDS = {
     "disk-full": _fill_disk,
     "requeued": _wait,
     "warned": _wait,
+    "out-of-time": _wait,
     "hangs": _wait,
     "cancelled": _wait,
     "preempted": _wait,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.lab import PYTHONPATH, slurm
+from jobs.launch import launch
+from tests.slurm.lab import PYTHONPATH, cell, limits, slurm
 
 pytestmark = pytest.mark.needs("slurm")
 
@@ -111,11 +112,11 @@ def test_what_jobs_are_made_of_is_their_owners_alone(swept: Swept) -> None:
             assert path.is_symlink() or mode == (0o700 if path.is_dir() else 0o600), path
 
 
-def test_nothing_to_collect_is_a_failure(tmp_path: Path, slurm_missing: str) -> None:
-    """Reference: exit code 1, every cell's result is missing."""
-    done = sweep(tmp_path, "topology=ep1_cp1", "collect=true")
-    assert done.returncode == 1, done.stderr
-    assert "was never submitted, or failed; run the same command without" in done.stdout
+def test_nothing_to_collect_is_a_failure(tmp_path: Path) -> None:
+    """Reference: the event that makes the exit code 1."""
+    (event,) = launch([cell("waits")], tmp_path, limits(), collect=True)
+    assert event.kind == "absent"
+    assert "was never submitted, or failed; run the same command without" in event.why
 
 
 @pytest.mark.parametrize(
