@@ -50,6 +50,7 @@ FACTS: Mapping[str, Callable[[Local], object]] = {
     "gated_attention": lambda local: local.gated_attention,
     "linear_attention": lambda local: local.linear_attention is not None,
     "dense_layers": lambda local: local.dense_layers > 0,
+    "moe_layers": lambda local: local.moe_layers > 0,
     "device": lambda local: "cuda" if local.on_device else "cpu",
     "latent_attention": lambda local: local.latent_attention is not None,
 }

@@ -17,17 +17,27 @@ def recomputes(local: Local, module: str) -> bool:
     return local.recompute == "selective" and module in local.recompute_modules
 
 
+def projected(local: Local) -> int:
+    """Return the bytes of an element that a projection keeps of its input.
+
+    In eight bits one, and none of the other width (Transformer Engine's Linear and LayerNormLinear:
+    the input quantised for the gradient of the weight); of experts that is not known.
+    """
+    eight = local.fp8 and not local.moe_layers and local.latent_attention is None
+    return 1 if eight and local.linear_attention is None else local.itemsize
+
+
 def norms(local: Local) -> int:
     """Return inputs of both norms and what they give, of the stream's width; dropout masks."""
-    given = 0 if recomputes(local, "layernorm") else 2
+    given = 0 if recomputes(local, "layernorm") else 2 * local.hidden * projected(local)
     masks = local.over_sp(2 * local.hidden) if local.dropout else 0
-    return local.streamed((2 + given) * local.hidden) + masks
+    return local.streamed(2 * local.hidden) + local.over_sp(given) + masks
 
 
 def fused_norm(local: Local) -> int:
     """Return what a dense layer keeps less where its FC1, norm included, is recomputed."""
     if recomputes(local, "mlp") and not recomputes(local, "layernorm"):
-        return local.streamed(local.hidden)
+        return local.over_sp(local.hidden * projected(local))
     return 0
 
 
@@ -41,7 +51,8 @@ def attention(local: Local) -> int:
 
     Grouped: the fused projection (values are a view of it), rotated queries and keys, the output;
     with norms of queries and keys also their copy and what they give; with a gate also the gate
-    behind its sigmoid and the gated output.
+    behind its sigmoid and the gated output. In eight bits the output is kept once more, as the
+    input of its projection.
     """
     if local.latent_attention is not None:
         return _latent(local)
@@ -50,7 +61,8 @@ def attention(local: Local) -> int:
     elements += queries + keys if local.rotary else 0
     elements += 2 * queries if local.qk_norm else 0
     elements += 2 * queries if local.gated_attention else 0
-    return elements * local.itemsize + _statistics(local)
+    again = queries if projected(local) < local.itemsize else 0
+    return elements * local.itemsize + again + _statistics(local)
 
 
 def _latent(local: Local) -> int:
@@ -104,7 +116,8 @@ def dense(local: Local) -> int:
     if recomputes(local, "mlp"):
         return 0
     unfused = 2 if local.gated_mlp and not local.fused_activation else 0
-    return (_ins(local) + 1 + unfused) * local.dense_hidden * local.itemsize
+    inner = (_ins(local) + unfused) * local.itemsize + projected(local)
+    return inner * local.dense_hidden
 
 
 def router(local: Local) -> int:

@@ -41,12 +41,15 @@ class Held:
         Routed experts: expert data parallelism copies them.
     adapters, dense_adapters
         LoRA matrices of the routed experts, and of all else that has any.
+    projections
+        Of ``dense``, those of projections.
     """
 
     dense: int
     experts: int
     adapters: int
     dense_adapters: int = 0
+    projections: int = 0
 
     @property
     def total(self) -> int:
@@ -116,10 +119,20 @@ def static_bytes(model: Model, topology: Topology, step: Step, pp_rank: int = 0)
         shards, expert_shards = topology.dp * topology.cp, topology.edp
     states = ceil_div(dense, shards) + ceil_div(experts, expert_shards)
     gradient = FP32 if step.gradient_fp32 else step.itemsize
+    saved = step.itemsize - 1 if step.fp8 and step.fp8_weights == "own" else 0
     moments = ceil_div(2 * states * FP32 * (100 - step.offload_percent), 100)
     lines = (
-        ("weights.dense", "weights, all but routed experts", held.dense * step.itemsize),
-        ("weights.experts", "weights of routed experts", held.experts * step.itemsize),
+        (
+            "weights.dense",
+            "weights, all but routed experts",
+            held.dense * step.itemsize - held.projections * saved,
+        ),
+        ("weights.experts", "weights of routed experts", held.experts * (step.itemsize - saved)),
+        (
+            "weights.eight_bit",
+            "copies of projections in eight bits, and their transposes",
+            2 * (held.projections + held.experts) if step.fp8 and not saved else 0,
+        ),
         (
             "weights.adapters",
             "adapters",
@@ -203,6 +216,7 @@ def held_parameters(model: Model, topology: Topology, step: Step, pp_rank: int) 
     adapter = local * step.lora_rank * _adapter_width(model, topology)
     return Held(
         dense=dense,
+        projections=sum(_projections(part, model, topology) * count for part, count in parts),
         experts=sum(_experts(part, topology) * local * count for part, count in parts),
         adapters=moe_layers * adapter,
         dense_adapters=step.lora_rank
@@ -215,9 +229,13 @@ def held_parameters(model: Model, topology: Topology, step: Step, pp_rank: int) 
     )
 
 
-def _dense(part: LayerParameters, model: Model, topology: Topology) -> int:
+def _projections(part: LayerParameters, model: Model, topology: Topology) -> int:
     kv = ceil_div(part.kv, min(topology.tp, model.num_kv_heads))
-    return ceil_div(part.split, topology.tp) + kv + part.copied
+    return ceil_div(part.split, topology.tp) + kv
+
+
+def _dense(part: LayerParameters, model: Model, topology: Topology) -> int:
+    return _projections(part, model, topology) + part.copied
 
 
 def _experts(part: LayerParameters, topology: Topology) -> int:

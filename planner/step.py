@@ -13,6 +13,7 @@ ATTENTION = ("flash", "unfused")
 HEADS = ("chunked", "whole", "fused")
 ADAPTERS = ("experts", "all")
 DEVICES = ("cpu", "cuda")
+FP8_WEIGHTS = ("copies", "own")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,9 +59,11 @@ class Step:
         Whether master weights and moments are divided over data parallelism.
     offload_percent
         Part of Adam's moments that lies in host memory, 0 to 100.
-    offload_activations, fp8
-        Whether activations are sent to host memory, and whether layers work in eight bits: no
-        table prices either, and a price says so.
+    offload_activations
+        Whether activations are sent to host memory: no table prices it, and a price says so.
+    fp8, fp8_weights
+        Whether projections work in eight bits, and their weights: ``copies`` are kept of each and
+        of its transpose beside it, or it is eight bits of its ``own`` and turned when needed.
     gradient_fp32
         Whether gradients of trained weights are kept in fp32.
     gradient_fusion
@@ -105,6 +108,7 @@ class Step:
     offload_percent: int = 0
     offload_activations: bool = False
     fp8: bool = False
+    fp8_weights: str = "copies"
     gradient_fp32: bool = True
     gradient_fusion: bool = True
     vocab_multiple: int = 1
@@ -128,6 +132,7 @@ class Step:
         require_choice("Step", "head", self.head, HEADS)
         require_choice("Step", "attention", self.attention, ATTENTION)
         require_choice("Step", "device", self.device, DEVICES)
+        require_choice("Step", "fp8_weights", self.fp8_weights, FP8_WEIGHTS)
         for name in ("recompute_layers", "microbatches", "vocab_multiple", "nvlink_ranks"):
             require_int("Step", name, getattr(self, name))
         require_int("Step", "sequence", self.sequence, least=0)

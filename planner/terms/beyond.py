@@ -22,9 +22,9 @@ def offloaded_activations(local: Local) -> Size:
 
 @term(
     "beyond.eight_bit_copies",
-    what="weights and activations of eight bits, and their transposes, beside or instead of others",
+    what="activations of eight bits beside or instead of others",
     when=lambda local: local.fp8,
-    source="none: which copies a recipe keeps is not known (case M12)",
+    source="none: what experts, latent and linear attention keep of them is not known",
 )
 def eight_bit_copies(local: Local) -> Size:
     """(tokens, hidden) at least, of one byte."""

@@ -33,7 +33,7 @@ def test_the_page_is_what_is_priced():
 
 def test_most_figures_are_within_their_bars():
     """Reference: the counts of the page; a change that loses a figure must say so."""
-    assert sum(row.hit for row in TRAINERS) >= 17
+    assert sum(row.hit for row in TRAINERS) >= 20
     assert sum(row.hit for row in CELLS) >= 41
 
 
