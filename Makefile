@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP_FLAGS ?= --disable-pip-version-check --quiet
 
-.PHONY: sweep test check bench setup clean
+.PHONY: sweep test check bench gpu-check setup clean
 
 sweep: $(READY)  ## run the default study; more arguments: make sweep ARGS='topology=ep2_cp2 weights=random'
 	$(BIN)/python -m pipeline $(ARGS)
@@ -22,6 +22,9 @@ check: $(READY)  ## format, lint, types, import directions
 
 bench: $(READY)  ## ratios of speed and overhead, measured in one run
 	$(BIN)/python -m pytest -q -s -m bench tests/bench
+
+gpu-check: $(READY)  ## on a CUDA device: study=h200_single against its prices; exit code 3 without a device
+	$(BIN)/python -m pipeline.gpu_check $(ARGS)
 
 setup: $(READY)
 

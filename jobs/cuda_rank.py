@@ -1,5 +1,6 @@
 """A rank on a CUDA device: its place, its meters, its model, for as long as it runs."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,14 @@ class CudaRanks:
         with self.device:  # what Megatron's constructors make without a word
             model = build_model(self.spec)
         load_weights(model, self.spec)
+        workspace = cuda.load_libraries(self.device)
         torch.cuda.empty_cache()  # scratch of drawing and loading
         ledger = None
         if self.spec.meter.ledger:
             ledger = Ledger(self.device.type)
             ledger.attach(model)
-        meter = DeviceMeter(self.probes, self.set_up, lambda: current_buffers().nbytes)
+        set_up = replace(self.set_up, workspace_bytes=workspace)
+        meter = DeviceMeter(self.probes, set_up, lambda: current_buffers().nbytes)
         return CudaLoop(
             *(self.spec, self.rank, model, pricer, ledger, base),
             device=self.device,

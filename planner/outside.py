@@ -13,7 +13,7 @@ from planner.step import Step
 from planner.topology import Topology
 from planner.units import GIB, Bytes
 
-MB = 10**6
+MB, MIB = 10**6, 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,15 @@ GROUP = Interval(688 * MB, 50 * MB, 2000 * MB, "NVIDIA/nccl#964: 688 MB for 3 an
 DEEPEP = Interval(
     441 * MB, 200 * MB, 2000 * MB, "deepseek-ai/DeepEP#434: 429 MB used, 453 MB hinted"
 )
+CUBLAS = Interval(
+    64 * MIB,
+    16 * MIB,
+    256 * MIB,
+    "PyTorch's CUDABlas.cpp: for each handle and stream 32 MiB on Hopper, 8.1 MiB before it; "
+    "forward and backward have a handle each, and cuBLASLt its own",
+)
+"""Workspace, taken from PyTorch's allocator and part of no tensor."""
+
 FRAGMENTS = Interval(
     100, 0, 360, "pith-train's 10 %; case M12: out of memory on 80 GB at a peak of 58.8 GB"
 )
@@ -41,6 +50,9 @@ FRAGMENTS = Interval(
 
 EXPANDABLE = Interval(20, 0, 60, "case M12: about 59 GB pass; case M29: reserved far nearer")
 """The same with expandable segments."""
+
+FIRST_CALL = ("nccl.", "libraries.", "buffers.")
+"""Terms of what a process's first call makes: communicators, workspace, DeepEP's buffers."""
 
 LOW_LATENCY_LIMIT = 32 * GIB
 
@@ -72,6 +84,10 @@ class Outside:
     def low_bytes(self) -> Bytes:
         """Sum of the intervals' lower ends."""
         return Bytes(sum(line.low for line in self.lines))
+
+    def first_call(self) -> "Outside":
+        """Return the lines that a process's first call brings, the context being there before."""
+        return Outside(tuple(line for line in self.lines if line.term.startswith(FIRST_CALL)))
 
     @property
     def bound_bytes(self) -> Bytes:
@@ -155,6 +171,7 @@ def outside_bytes(
     for name, size in communicators(model, topology):
         what = f"NCCL communicator of {size} ranks, made at its first call"
         lines.append(_line(f"nccl.{name}", what, nccl_bytes(size)))
+    lines.append(_line("libraries.cublas", "cuBLAS workspace of forward and backward", CUBLAS))
     if model.is_moe and step.dispatcher_at(topology) == "deepep":
         lines.append(_line("buffers.deepep", "DeepEP's buffers of normal mode", DEEPEP))
     part = EXPANDABLE if expandable else FRAGMENTS

@@ -54,11 +54,14 @@ class SetUp:
         Of the CUDA context and the kernels loaded with it.
     nccl_bytes
         Of each communicator, by its group: what its first collective took.
+    workspace_bytes
+        Of libraries, inside the allocator and part of no tensor.
     """
 
     foreign_bytes: int = 0
     context_bytes: int = 0
     nccl_bytes: dict[str, int] = field(default_factory=dict)
+    workspace_bytes: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -78,6 +81,8 @@ class DeviceCall:
         What lies outside PyTorch after the call: HybridEP's buffers by their own configuration,
         communicators, context, what is not this process's, and what remains: workspace of
         libraries, kernels loaded since, and errors of the others.
+    workspace_bytes
+        What libraries keep inside the allocator, in use before the call as well.
     retries, ooms
         Requests of this call for which the allocator gave its cache back, and which it refused.
     replayed_reserved_bytes
@@ -109,6 +114,7 @@ class DeviceCall:
     context_bytes: int = 0
     foreign_bytes: int = 0
     libraries_bytes: int = 0
+    workspace_bytes: int = 0
     retries: int = 0
     ooms: int = 0
     replayed_reserved_bytes: int = 0
@@ -173,6 +179,7 @@ class DeviceMeter:
         seen.nccl_bytes = dict(self._set_up.nccl_bytes)
         seen.context_bytes = self._set_up.context_bytes
         seen.foreign_bytes = self._set_up.foreign_bytes
+        seen.workspace_bytes = self._set_up.workspace_bytes
         known = seen.buffers_bytes + sum(seen.nccl_bytes.values())
         known += seen.context_bytes + seen.foreign_bytes
         seen.libraries_bytes = outside - known
