@@ -2,14 +2,14 @@
 
 A baseline is a JSON file beside the schedule's sweeps. It holds the best figures that each cell has
 had, with the sweep that had them, and is written only when no cell got worse: creeping a little
-every night is no way past it. A cell is told by what it runs; the coefficient table that prices it
-and the hash of a checkpoint made anew are not part of that, since they are what may get worse.
+every night is no way past it. A cell is told by what it runs; which of a schedule's tables prices
+it and the hash of a checkpoint made anew are no part of that, since they are what may get worse.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -61,11 +61,19 @@ Baseline = Mapping[str, Figures]
 """Figures by identity of the cell."""
 
 
-def identity(spec: CellSpec) -> str:
-    """Return sixteen hexadecimal digits that name what a cell runs, whichever table prices it."""
+def identity(spec: CellSpec, tables: Collection[str] = ()) -> str:
+    """Return sixteen hexadecimal digits that name what a cell runs.
+
+    Parameters
+    ----------
+    tables
+        Names or paths that a schedule's table has had: cells priced by any of them are alike.
+    """
     facts = spec.to_dict()
-    for name in ("topology_name", "coefficients", "coefficients_digest"):
+    for name in ("topology_name", "coefficients_digest"):
         del facts[name]
+    if spec.coefficients in tables:
+        del facts["coefficients"]
     for name in ("path", "digest"):
         del facts["weights"][name]
     del facts["meter"]["profile"]
@@ -73,11 +81,11 @@ def identity(spec: CellSpec) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def figures_of(store: Store, sweep: str) -> dict[str, Figures]:
+def figures_of(store: Store, sweep: str, tables: Collection[str] = ()) -> dict[str, Figures]:
     """Return each cell's figures; a cell whose spec is lost goes by its key."""
     named = labels(store)
     return {
-        identity(cell.spec) if cell.spec else cell.key: _figures(store, cell, named, sweep)
+        identity(cell.spec, tables) if cell.spec else cell.key: _figures(store, cell, named, sweep)
         for cell in store.cells
     }
 

@@ -19,6 +19,7 @@ from jobs.logs import log_path
 from jobs.record import record_path
 from pipeline.store import Cell, read_store
 from planner.coefficients import table_digest
+from planner.errors import TableError
 
 FILE = "fingerprint.json"
 LIBRARIES = ("torch", "megatron-core", "numpy")
@@ -55,7 +56,7 @@ def carry_over(earlier: Path, sweep: Path) -> int:
     taken = [
         cell
         for cell in read_store(earlier).cells
-        if cell.outcome in GOOD and cell.spec is not None and cell.key not in there
+        if cell.outcome in GOOD and cell.key not in there and _is_current(cell)
     ]
     for cell in taken:
         for source in _files_of(cell, earlier):
@@ -66,6 +67,16 @@ def carry_over(earlier: Path, sweep: Path) -> int:
                 shutil.copy2(source, scratch)
                 scratch.replace(target)
     return len(taken)
+
+
+def _is_current(cell: Cell) -> bool:
+    """Whether the cell's table is still the one that priced it; else its key is another one now."""
+    if cell.spec is None:
+        return False
+    try:
+        return table_digest(cell.spec.coefficients) == cell.spec.coefficients_digest
+    except TableError:
+        return False  # the table is not here any more
 
 
 def _files_of(cell: Cell, out: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from jobs.launch import run_module
+from pipeline.asked import forget_asked, read_asked
 from pipeline.baseline import (
     Baseline,
     figures_of,
@@ -67,17 +68,17 @@ def run(schedule: Schedule, say: Callable[[str], None], *, accept: bool = False)
             say(line)
         sweep = _sweep_folder(schedule.home, fingerprint(choice.coefficients), _today(), say)
         name = f"{schedule.study}-{sweep.name}"
-        code = run_module(
-            "pipeline",
-            *(f"study={schedule.study}", *schedule.overrides, f"study.name={name}"),
-            f"out={_quoted(str(sweep))}",
-            f"coefficients={_quoted(choice.coefficients)}",
-        )
+        forget_asked(sweep)
+        code = run_module("pipeline", *_arguments(schedule, name, sweep, choice.coefficients))
         if code == BAD_INPUT:
             raise ConfigError(f"the sweep {name} could not begin; see above")
-        figures = figures_of(read_store(sweep), name)
+        asked = read_asked(sweep)
+        store = read_store(sweep).only(asked)
+        figures = figures_of(store, name, (schedule.coefficients, choice.coefficients))
         reasons = worse(figures, before or {})
-        if code and not any(f.outcome in ("failed", "incomplete") for f in figures.values()):
+        absent = set(asked) - {cell.key for cell in store.cells}
+        reasons += [f"{key}: asked for, and left no record" for key in sorted(absent)]
+        if code and not reasons:
             reasons.append(f"the sweep ended with code {code}")
         verdict = {"sweep": name, "coefficients": choice.coefficients, "reasons": reasons}
         cells = {one: asdict(cell) for one, cell in figures.items()}
@@ -85,6 +86,23 @@ def run(schedule: Schedule, say: Callable[[str], None], *, accept: bool = False)
         if accept or not reasons:
             write_baseline(path, _next_baseline(figures, before or {}, accept))
         return _tell(schedule, name, reasons, say, first=before is None, accept=accept)
+
+
+def _arguments(schedule: Schedule, name: str, sweep: Path, coefficients: str) -> list[str]:
+    """Return the sweep's command line.
+
+    A table that the overrides do not name is an axis of one value: given as an override it would
+    take the place of the tables, too, that the study's cells beside its axes name.
+    """
+    mine = [o for o in schedule.overrides if o.startswith("coefficients=")]
+    arguments = [f"study={schedule.study}", *(o for o in schedule.overrides if o not in mine)]
+    arguments += [f"study.name={name}", f"out={_quoted(str(sweep))}"]
+    if mine:
+        arguments.append(f"coefficients={_quoted(coefficients)}")
+    elif coefficients != schedule.coefficients:
+        axis = _quoted(coefficients).replace('"', r"\"")
+        arguments.append(f'+hydra.sweeper.params.coefficients="{axis}"')
+    return arguments
 
 
 def _next_baseline(now: Baseline, before: Baseline, accept: bool) -> Baseline:

@@ -42,7 +42,8 @@ def test_nothing_is_written_outside_the_results_folder(command: Command, tmp_pat
     command(*ONE_CELL)
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        *("specs", "records", "logs", "jobs", "report.html", "multirun.yaml", ".lock"),
+        *("specs", "records", "logs", "jobs", "asked.json", "coefficients.json"),
+        *("report.html", "multirun.yaml", ".lock"),
     }
 
 

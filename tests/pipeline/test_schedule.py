@@ -15,6 +15,7 @@ import pytest
 
 from jobs.record import read_records, write_records
 from pipeline.cli import main
+from pipeline.lease import hold
 from pipeline.scheduled import _sweep_folder
 from tests.pipeline.conftest import ROOT, STUBS
 from tests.pipeline.test_track import offline_runs, records
@@ -50,22 +51,30 @@ def now(home: Path, **how: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A schedule's folder after its first night."""
-    home = tmp_path_factory.mktemp("first") / "nightly"
+    """A copy of a schedule's folder after its first night, which a certified table priced."""
+    home = tmp_path_factory.mktemp("first") / "a, nightly"
+    fitted = [str(ROOT / "tests" / "golden" / "default_study"), "--draws", "10"]
+    with pytest.raises(SystemExit) as left:
+        main(["fit", *fitted, "-o", str(home / "tables" / "fitted.toml")])
+    assert left.value.code == 0
     done = now(home)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert f"priced with {home / 'tables' / 'fitted.toml'}, certified on " in done.stdout
     assert "the first sweep; it is the baseline" in done.stdout
-    return home
+    specs = [json.loads(path.read_text()) for path in home.glob("20*/specs/*.json")]
+    assert {spec["coefficients"] for spec in specs} == {str(home / "tables" / "fitted.toml")}
+    return Path(shutil.copytree(home, home.with_name("copy")))
 
 
 @pytest.fixture
-def home(first: Path, tmp_path: Path) -> Path:
-    """A copy of that folder, a day old."""
-    copy = tmp_path / "nightly"
-    shutil.copytree(first, copy)
-    (sweep,) = copy.glob("20*")
-    sweep.rename(copy / "2001-02-03")
-    return copy
+def home(first: Path) -> Path:
+    """That folder, a day old, where it was: its table's path is a part of its cells' keys."""
+    home = first.with_name("a, nightly")
+    shutil.rmtree(home)
+    shutil.copytree(first, home)
+    (sweep,) = home.glob("20*")
+    sweep.rename(home / "2001-02-03")
+    return home
 
 
 def sweeps(home: Path) -> list[str]:
@@ -105,9 +114,13 @@ def test_other_code_takes_nothing_over(home: Path) -> None:
     assert night(same, 4) == ("2001-02-04.1", 2)
     assert night(same, 4) == ("2001-02-04.1", 2), "the same again goes on in its folder"
     assert night(same, 10) == ("2001-02-10", 2)
+    table = home / "tables" / "fitted.toml"
+    table.write_text(table.read_text() + "\n")
+    assert night(same, 11) == ("2001-02-11", 0), "cells of a table that was edited are new"
     assert [line.partition(" with")[0] for line in said] == [
         "2 cells were recorded by 2001-02-03",
         "2 cells were recorded by 2001-02-04.1",
+        "0 cells were recorded by 2001-02-10",
     ]
 
 
@@ -156,12 +169,15 @@ def test_worse_by_error_and_by_coverage_gives_exit_code_1_and_an_alert(home: Pat
     assert all(reason in alert["text"] for reason in reasons)
 
 
-def test_an_unreadable_baseline_starts_nothing(home: Path) -> None:
+def test_an_unreadable_baseline_starts_nothing(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Reference: it is no first run, whose figures would be taken for good."""
     (home / "baseline.json").write_text("{")
-    done = now(home)
-    assert done.returncode == 2
-    assert "cannot read the baseline" in done.stderr
+    with pytest.raises(SystemExit) as left:
+        main(["schedule", "nightly", "--now", "--out", str(home)])
+    assert left.value.code == 2
+    assert "cannot read the baseline" in capsys.readouterr().err
     assert sweeps(home) == ["2001-02-03"]
 
 
@@ -185,10 +201,10 @@ def test_two_at_once_do_not_collide_and_a_killed_one_is_recovered_from(tmp_path:
     (note,) = home.glob("20*/pid.0.0")
     pids = [int(pid) for pid in note.read_text().rstrip(".").split()]
     _wait(lambda: not any(psutil.pid_exists(pid) for pid in pids))
-    third = now(home)
-    assert third.returncode == 0, third.stdout + third.stderr
-    assert f"took over the lease of {psutil.Process().username()}" in third.stdout
-    assert f"process {running.pid}" in third.stdout
+    said: list[str] = []
+    with hold(home / ".lease", lambda: None, said.append):
+        assert f"took over the lease of {psutil.Process().username()}" in said[0]
+    assert f"process {running.pid}" in said[0]
 
 
 def test_the_entries_run_what_they_say(tmp_path: Path) -> None:
