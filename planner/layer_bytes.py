@@ -121,11 +121,15 @@ def dense(local: Local) -> int:
 
 
 def router(local: Local) -> int:
-    """Return logits and scores fp32, the map, the chosen experts, and the row-id map."""
+    """Return logits and scores fp32, the map, the chosen experts, and the row-id map.
+
+    With DeepEP that map is of the tokens received, and counted there.
+    """
     if recomputes(local, "moe"):
         return 0
     width = (2 * FP32 + 1) * local.num_experts + 12 * local.top_k
-    return local.over_sp(width + FP32 * (2 * local.num_experts + 1))
+    rows = 0 if local.dispatcher == "deepep" else FP32 * (2 * local.num_experts + 1)
+    return local.over_sp(width + rows)
 
 
 def shared(local: Local) -> int:

@@ -83,6 +83,7 @@ TERMS: tuple[Term, ...] = (
     kept.states,
     kept.gathered,
     kept.handle,
+    kept.deepep,
     kept.adapters,
     layer.recomputed,
     layer.modules,

@@ -8,6 +8,7 @@ from planner.local import Local
 from planner.size import Size
 from planner.term import term
 from planner.terms.dispatch import handle_bytes
+from planner.units import ceil_div
 
 SOURCE = "derivation: tensors that Megatron-core's layers save (planner/layer_bytes.py)"
 
@@ -153,6 +154,31 @@ def states(local: Local) -> Size:
 def handle(local: Local) -> Size:
     """(slots of the group, local experts) of 5 B and 5 B a slot, a kept layer."""
     return Size(group_tokens=local.kept.moe * local.over_sp(handle_bytes(local)))
+
+
+@term(
+    "kept.deepep",
+    what="DeepEP handles of kept layers, maps and probabilities of the tokens received",
+    when=lambda local: local.kept.moe > 0 and local.dispatcher == "deepep",
+    source="DeepEP's dispatch handles (recv_src_idx or recv_src_meta and send_nvl_head, "
+    "is_token_in_rank, send_head); Megatron-core d98e8a6: multihot map, probabilities and places; "
+    "Transformer Engine's row-id map, (2 local experts + 1) int32 a token received",
+)
+def deepep(local: Local) -> Size:
+    """5 B a rank of the group for each token; 17 local experts and 8 B for each one received.
+
+    Over several NVLink domains 44 B for 8. A token is received once by each rank that has any of
+    its experts: of independent choices ``1 - (1 - 1/ranks)^top_k`` of the group's tokens.
+    """
+    if layer_bytes.recomputes(local, "moe"):
+        return Size()
+    ranks = local.group_ranks
+    each = 17 * local.local_experts + (44 if local.domains > 1 else 8)
+    share = ceil_div(each * (ranks**local.top_k - (ranks - 1) ** local.top_k), ranks**local.top_k)
+    return Size(
+        tokens=local.kept.moe * local.over_sp(5 * ranks),
+        group_tokens=local.kept.moe * local.over_sp(share),
+    )
 
 
 @term(

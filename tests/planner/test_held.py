@@ -95,3 +95,16 @@ def test_the_fused_loss_holds_one_copy_of_logits():
         price = pricer.price(Batch(tokens=1000))
         sizes.append(price.terms_at(Moment.FORWARD_HEAD)["head.whole_logits"])
     assert sizes == [6 * 1000 * 248_320, 2 * 1000 * 248_320]
+
+
+@pytest.mark.parametrize(("ranks_of_a_domain", "received"), [(8, 17 * 32 + 8), (4, 17 * 32 + 44)])
+def test_deepep_keeps_a_handle_and_the_maps_of_what_it_received(ranks_of_a_domain, received):
+    """Reference: by hand: 8 ranks of 100 tokens, of which 1 - (7/8)^8 reach a rank, 4 layers."""
+    step = Step(**{**TRAIN, "dispatcher": "deepep", "nvlink_ranks": ranks_of_a_domain})
+    model = qwen(num_layers=4, full_attention_interval=1, linear_attention=None)
+    pricer = compile_pricer(model, Topology(dp=8, ep=8), step, coefficients="megatron-te")
+    assert not any(part.what.startswith("dispatch") for part in pricer.unpriced)
+    kept = pricer.price(Batch(requests=[100] * 8)).terms_at(Moment.RETAINED)
+    share = -(-received * (8**8 - 7**8) // 8**8)
+    assert kept["kept.deepep"] == 4 * (100 * 5 * 8 + 8 * 100 * share)
+    assert kept["kept.router"] == 4 * 100 * (9 * 256 + 12 * 8)
