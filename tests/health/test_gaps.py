@@ -80,4 +80,4 @@ def test_the_published_calls_are_as_near_as_is_said() -> None:
 
     assert 34.8 * 0.98 <= expected(2) <= 35.05 * 1.02
     assert round(expected(1)) == 40
-    assert expected(1) < 46, "row 8 is open"
+    assert expected(1) < 46, "row 8 says that a rest is not explained"
