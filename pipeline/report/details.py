@@ -72,4 +72,9 @@ def _observed(observed: Observed, names: dict[str, int]) -> dict[str, Any]:
             [one.get("bytes"), str(one.get("shape", "")), one.get("module"), one.get("op")]
             for one in observed.unattributed
         ],
+        "device": [
+            [name, value]
+            for name, value in observed.device.items()
+            if isinstance(value, (int, float, str)) and value not in (0, "")
+        ],
     }

@@ -44,6 +44,7 @@ def _hostile(record: RankRecord) -> RankRecord:
     record.observed.unattributed = [
         {"bytes": 2**20, "shape": HOSTILE, "module": HOSTILE, "op": HOSTILE}
     ]
+    record.observed.device = {"reserved_peak_bytes": 3 * 2**20, "ooms": 0, HOSTILE: HOSTILE}
     record.environment = {HOSTILE: HOSTILE}
     return record
 

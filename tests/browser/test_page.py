@@ -161,6 +161,9 @@ def test_words_of_records_are_only_ever_words(page: Page, report: Path) -> None:
     page.wait_for_function(DRAWN)
     expect(page.locator("#troubles")).to_contain_text("<img src=x onerror=")
     expect(page.locator("#leftovers")).to_contain_text("<img src=x onerror=")
+    figures = page.locator("#device tbody tr").all_inner_texts()
+    assert "reserved peak\t3.00 MiB" in figures
+    assert len(figures) == 2
     page.locator("#chart-stack .role-mark path").last.hover()
     page.locator("#chart-timeline .role-mark path").first.hover(force=True)
     assert page.evaluate("window.hacked") is None

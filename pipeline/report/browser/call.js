@@ -45,6 +45,7 @@ class OneCall {
     this.call.value = place;
     this.drawFacts();
     this.drawTerms();
+    this.drawDevice();
     this.drawLeftovers();
     this.changed(place);
   }
@@ -55,11 +56,7 @@ class OneCall {
 
   drawFacts() {
     const { calls } = this.contents;
-    const unit = this.contents.unit.name;
-    const size = (name) => {
-      const shown = shownSize(this.contents, calls[name][this.place]);
-      return shown ? (/[A-Z]/.test(shown) || shown === "0" ? shown : `${shown} ${unit}`) : "none";
-    };
+    const size = (name) => this.named(calls[name][this.place]);
     const both = (name) => `${size(`${name}_predicted`)} predicted, ${size(`${name}_observed`)} observed`;
     const facts = [
       ["outcome", calls.outcome[this.place]],
@@ -83,6 +80,26 @@ class OneCall {
     document.getElementById("kept").textContent = detail ? "" : missing;
     document.getElementById("facts").replaceChildren(
       ...facts.map(([name, value]) => element("div", {}, element("b", {}, name), ` ${value}`)),
+    );
+  }
+
+  // A size with its unit.
+  named(size) {
+    const shown = shownSize(this.contents, size);
+    if (!shown) return "none";
+    return /[A-Z]/.test(shown) || shown === "0" ? shown : `${shown} ${this.contents.unit.name}`;
+  }
+
+  drawDevice() {
+    const figures = this.detail()?.device ?? [];
+    document.getElementById("device-part").hidden = figures.length === 0;
+    document.querySelector("#device tbody").replaceChildren(
+      ...figures.map(([name, value]) => {
+        const sized = name.endsWith("_bytes") && typeof value === "number";
+        const words = name.replace(/_bytes$/, "").replaceAll("_", " ");
+        const shown = sized ? this.named(value) : String(value);
+        return element("tr", {}, element("td", {}, words), element("td", {}, shown));
+      }),
     );
   }
 
