@@ -18,7 +18,6 @@ from typing import Any
 
 import wandb
 
-from jobs.record import record_path
 from pipeline.store import Cell, Row, Store, rows, term_rows, tracked_mark, untracked
 from pipeline.summary import worst_percent
 from planner.errors import ConfigError
@@ -133,8 +132,7 @@ def records_artifact(out: Path, cell: Cell) -> wandb.Artifact:
         type="records",
         metadata={"label": cell.label, "attempt": cell.attempt, "outcome": cell.outcome},
     )
-    for rank in sorted({record.rank for record in cell.records}):
-        path = record_path(out, cell.key, cell.attempt, rank)
+    for path in sorted((out / "records").glob(f"{cell.key}.a{cell.attempt}.r*.jsonl")):
         artifact.add_file(str(path), policy="immutable", skip_cache=True)
     return artifact
 
