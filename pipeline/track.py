@@ -18,6 +18,7 @@ from typing import Any
 
 import wandb
 
+from jobs.record import record_path
 from pipeline.store import Cell, Row, Store, rows, term_rows, tracked_mark, untracked
 from pipeline.summary import worst_percent
 from planner.errors import ConfigError
