@@ -121,6 +121,12 @@ def test_ranks_take_the_device_of_their_place(monkeypatch) -> None:
     assert cuda.device_of(5, 4) == torch.device("cuda", 2)
 
 
+def test_a_model_built_on_a_device_computes_there(run_ranks) -> None:
+    """Reference: the meta device, which no CPU tensor may meet: forward, recompute, backward."""
+    (found,) = run_ranks("device_worker.py", 1)
+    assert found == {"backend": "cuda", "parameters": ["meta"], "gradients": ["meta"], "host": []}
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_without_a_device_the_rank_s_record_says_so(tmp_path: Path) -> None:
     """Reference: a rank as a person starts it, Megatron imported without what CPUs need."""

@@ -14,13 +14,17 @@ from jobs.spec import Calls, CellSpec, Workload
 HERE = Path(__file__).parent
 
 
-def failing(kind: str, call: int) -> CellSpec:
-    made = cell("ep2_cp1", requests=(40, 40, 40, 40))
+def failing(kind: str, call: int, topology: str = "ep2_cp1") -> CellSpec:
+    made = cell(topology, requests=(40, 40, 40, 40))
     workload = Workload(name=f"{kind} {call}", requests=made.workload.requests)
     return replace(made, calls=Calls(name="pair", measured=2), workload=workload)
 
 
-CELLS = {"device": failing("device", 1), "nccl": failing("nccl", 0), "host": failing("host", 1)}
+CELLS = {
+    "device": failing("device", 1),
+    "nccl": failing("nccl", 0),
+    "host": failing("host", 1, "ep1_cp1"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +40,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Rank
     assert [event.kind for event in ended] == ["failed"] * 3
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(out) in str(p.info["cmdline"])]
     return {
-        kind: [read_records(record_path(out, spec.key, 0, rank))[0] for rank in range(2)]
+        kind: [read_records(record_path(out, spec.key, 0, rank))[0] for rank in spec.ranks]
         for kind, spec in CELLS.items()
     }
 
@@ -44,7 +48,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Rank
 @pytest.mark.parametrize(("kind", "call"), [("device", 1), ("nccl", 0), ("host", 1)])
 def test_the_rank_s_outcome_says_which_memory_ran_out(failed, kind: str, call: int) -> None:
     """Reference: the exception that was raised, in the words of PyTorch, NCCL and Python."""
-    *finished, last = failed[kind][1]
+    *finished, last = failed[kind][-1]
     assert (last.call, last.outcome) == (call, f"oom-{kind}")
     assert [(r.call, r.outcome) for r in finished] == [(0, "ok")][:call]
 
@@ -52,16 +56,16 @@ def test_the_rank_s_outcome_says_which_memory_ran_out(failed, kind: str, call: i
 @pytest.mark.parametrize("kind", CELLS)
 def test_the_partial_peak_is_kept(failed, kind: str) -> None:
     """Reference: the layers before the last one ran, so that something was live, yet not all."""
-    record = failed[kind][1][-1]
+    record = failed[kind][-1][-1]
     assert record.planned is not None
-    seen, whole = record.observed, failed["device"][1][0].observed
-    assert 0 < seen.working_set_bytes < whole.working_set_bytes
+    seen = record.observed
+    assert 0 < seen.working_set_bytes < 0.9 * record.planned.expected_bytes
     assert seen.terms
     assert max(size for size, _ in seen.timeline) == seen.working_set_bytes
     assert seen.call_s > 0
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("kind", ["device", "nccl"])
 def test_the_other_rank_is_released_and_says_why(failed, kind: str) -> None:
     """Reference: its collective cannot end; the lost connection or the launcher ends it.
 
