@@ -1,8 +1,9 @@
 """Records to Weights & Biases: one run a cell, with its records as an artifact.
 
-The doors to wandb are this module, `pipeline.lineage` (fits) and `pipeline.dashboard` (the
-workspace). Written by the driver from the records on disk, so a tracker that fails costs nothing:
-the runs can be made again. Offline runs lie under ``<out>/wandb`` until ``wandb sync`` sends them.
+The doors to wandb are this module, `pipeline.track_back` (runs to records again),
+`pipeline.lineage` (fits) and `pipeline.dashboard` (the workspace). Written by the driver from the
+records on disk, so a tracker that fails costs nothing: the runs can be made again. Offline runs lie
+under ``<out>/wandb`` until ``wandb sync`` sends them.
 """
 
 import hashlib
