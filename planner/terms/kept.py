@@ -119,7 +119,7 @@ def mixer(local: Local) -> Size:
 @term(
     "kept.gathered",
     what="stream gathered over tp, which adapters of column-parallel projections keep whole",
-    when=lambda local: local.kept.layers > 0 and local.sp > 1 and local.lora_rank > 0,
+    when=lambda local: local.kept.layers > 0 and local.sp > 1 and local.dense_adapters,
     source="published planner (domain A.6): one gathered stream a layer part where tp divides it",
 )
 def gathered(local: Local) -> Size:
@@ -179,6 +179,18 @@ def deepep(local: Local) -> Size:
         tokens=local.kept.moe * local.over_sp(5 * ranks),
         group_tokens=local.kept.moe * local.over_sp(share),
     )
+
+
+@term(
+    "kept.dispatched",
+    what="input of the experts once more, which their adapters keep",
+    when=lambda local: local.kept.moe > 0 and local.lora_rank > 0,
+    source="published planner (domain A.2, A.6): two hidden widths a (token, expert) pair",
+)
+def dispatched(local: Local) -> Size:
+    """(routed rows, hidden) a kept layer, in the activation dtype."""
+    rows = 0 if layer_bytes.recomputes(local, "moe") else local.kept.moe
+    return Size(rows=rows * local.routed(local.hidden * local.itemsize))
 
 
 @term(

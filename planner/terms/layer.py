@@ -79,6 +79,17 @@ def feed_forward(local: Local) -> Size:
 
 
 @term(
+    "layer.adapter_sums",
+    what="output of the experts' FC2 once more, where an adapter's is added to the base's",
+    when=lambda local: local.moe_layers > 0 and local.lora_rank > 0,
+    source="seed 000: base, adapter and sum stand side by side; layer.feed_forward has two of them",
+)
+def adapter_sums(local: Local) -> Size:
+    """(routed rows, hidden) in the activation dtype."""
+    return Size(rows=local.routed(local.hidden * local.itemsize))
+
+
+@term(
     "layer.scores",
     what="gradients of unfused attention's scores and probabilities in the layer at hand",
     when=lambda local: local.attention == "unfused" and local.attention_layers > 0,

@@ -108,3 +108,18 @@ def test_deepep_keeps_a_handle_and_the_maps_of_what_it_received(ranks_of_a_domai
     share = -(-received * (8**8 - 7**8) // 8**8)
     assert kept["kept.deepep"] == 4 * (100 * 5 * 8 + 8 * 100 * share)
     assert kept["kept.router"] == 4 * 100 * (9 * 256 + 12 * 8)
+
+
+def test_adapters_keep_what_they_multiply():
+    """By hand, over tp 4: experts' adapters their rows' input; those of mixers the whole stream."""
+    model = qwen(num_layers=4, full_attention_interval=1, linear_attention=None)
+    found = []
+    for adapters in ("experts", "all"):
+        step = Step(recompute="none", adapters=adapters, dispatcher="alltoall", lora_rank=1)
+        topology = Topology(tp=4, ep=4)
+        pricer = compile_pricer(model, topology, step, coefficients="megatron-te")
+        found.append(pricer.price(Batch(tokens=1000)).terms_at(Moment.RETAINED))
+    rows = 1000 * 8 // 4  # an even share: four ranks hold the tokens once, and all experts
+    assert found[0]["kept.dispatched"] == found[1]["kept.dispatched"] == 4 * rows * 2048 * 2
+    assert found[1]["kept.gathered"] == 4 * 1000 * 2048 * 2
+    assert "kept.gathered" not in found[0]

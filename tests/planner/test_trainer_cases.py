@@ -19,11 +19,10 @@ def test_published_figure(row):
 
 @pytest.mark.parametrize("row", CELLS, ids=lambda row: row.id)
 def test_measured_cell(row):
-    """Reference: the measured forward peak within 10 % where 600 tokens or more are dense."""
-    dense = "35B" not in row.id
-    if dense and row.published > 10**9:
+    """Reference: the measured forward peak within 10 % where there are 600 tokens or more."""
+    if row.published > 10**9:
         assert row.hit or "64x8" in row.id
-    assert abs(row.error) < 60
+    assert abs(row.error) < 25
 
 
 def test_the_page_is_what_is_priced():
@@ -34,7 +33,7 @@ def test_the_page_is_what_is_priced():
 def test_most_figures_are_within_their_bars():
     """Reference: the counts of the page; a change that loses a figure must say so."""
     assert sum(row.hit for row in TRAINERS) >= 20
-    assert sum(row.hit for row in CELLS) >= 41
+    assert sum(row.hit for row in CELLS) >= 47
 
 
 @pytest.mark.parametrize(("tp", "limit"), [(2, 107.192e9), (4, 119.289e9)])
@@ -49,7 +48,9 @@ def test_a_call_that_ran_out_of_memory_is_not_admitted(table, tp, limit):
             key_heads=16, key_dim=128, value_heads=48, value_dim=128, conv_width=4
         ),
     )  # fmt: skip
-    step = Step(lora_rank=1, recompute="selective", recompute_modules=("core_attn",))
+    step = Step(
+        lora_rank=1, adapters="all", recompute="selective", recompute_modules=("core_attn",)
+    )
     pricer = compile_pricer(model, Topology(tp=tp), step, coefficients=table)
     price = pricer.price(Batch(rank_tokens=[32_710]))
     assert price.expected_bytes > limit
