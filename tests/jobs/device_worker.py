@@ -1,7 +1,8 @@
 """A whole step of the model as the CUDA backend builds it, on the meta device; ``RANK FOLDER``.
 
-Meta tensors have a device of their own and no values: an operator that meets one beside a CPU tensor
-raises. What CUDA itself would answer is answered here; nothing that CPU ranks need is installed.
+Meta tensors have a device of their own and no values: an operator that meets one beside a CPU
+tensor raises. What CUDA itself would answer is answered here; nothing that CPU ranks need is
+installed.
 """
 
 import contextlib

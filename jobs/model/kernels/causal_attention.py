@@ -24,10 +24,11 @@ def _backward_part(
         return aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad, q, k, v, out, log_sum, 0.0, causal, scale=scale
         )
-    unread = torch.zeros(2, dtype=torch.int64, device=q.device)  # random state of a dropout
+    # The random state of a dropout, which there is none of: of the kind that forward returns.
+    few = [x[:, :, :1] for x in (q, k, v)]
+    unread = aten._scaled_dot_product_flash_attention(*few, 0.0, False, scale=scale)[6:8]
     return aten._scaled_dot_product_flash_attention_backward(
-        *(grad, q, k, v, out, log_sum, None, None, q.shape[2], k.shape[2], 0.0, causal),
-        *(unread[0], unread[1]),
+        *(grad, q, k, v, out, log_sum, None, None, q.shape[2], k.shape[2], 0.0, causal, *unread),
         scale=scale,
     )
 
@@ -169,7 +170,8 @@ def causal_attention_backward(
         # Of one request: sums over this rank's chunks, in fp32.
         totals = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k, v)]
         for rows, position in _chunks(start, chunk, degree, rank):
-            fixed = *(_heads_first(x[rows]) for x in (grad, query, out)), log_sum[:, rows][None]
+            lse = log_sum[:, rows].contiguous()[None]  # the kernel takes no strides of it
+            fixed = (*(_heads_first(x[rows]) for x in (grad, query, out)), lse)
             grad_q = 0.0
             for columns, causal in (
                 (slice(position, position + chunk), True),
