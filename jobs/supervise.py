@@ -132,10 +132,14 @@ def watch(work: Work, place: Mapping[str, str], is_doomed: Callable[[], bool]) -
     rank = context.Process(target=_run_rank, args=(work, place, os.getpid(), sender))
     rank.start()
     sender.close()
-    while rank.exitcode is None:
-        rank.join(POLL_S)
-        if is_doomed():
-            rank.kill()
+    try:
+        while rank.exitcode is None:
+            rank.join(POLL_S)
+            if is_doomed():
+                rank.kill()
+    finally:  # a signal's handler may raise: at exit Python would wait for the rank without end
+        rank.kill()
+        rank.join()
     error, starved = _last_words(receiver)
     killed = rank.exitcode == -signal.SIGKILL and _kernel_memory_kills() > kills_before
     return RankExit(rank.exitcode, error, starved or killed)
