@@ -49,20 +49,19 @@ def run(schedule: Schedule, say: Callable[[str], None], *, accept: bool = False)
     LeaseHeldError
         When the schedule is being run already.
     ConfigError
-        When lease, baseline or folder cannot be read or written, or the sweep is bad input.
+        When lease, baseline or verdict cannot be read or written, or the sweep is bad input.
+    OSError
+        When the folder cannot be made, or a record cannot be taken over into it.
     """
     path = schedule.home / "baseline.json"
-    before = read_baseline(path)
-    try:
-        schedule.home.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make {schedule.home}: {error.strerror}") from error
+    schedule.home.mkdir(parents=True, exist_ok=True)
 
     def lost() -> None:
         say("the lease was taken over while this process slept; it stops")
         os.kill(os.getpid(), signal.SIGTERM)
 
     with hold(schedule.home / ".lease", lost, say):
+        before = read_baseline(path)
         choice = last_certified(schedule.coefficients, [schedule.home / "tables"])
         for line in choice.why:
             say(line)

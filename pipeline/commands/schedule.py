@@ -47,7 +47,7 @@ def run(
     except LeaseHeldError as busy:
         typer.echo(f"peakcast schedule: {busy}", err=True)
         code = BUSY
-    except PlannerError as error:
+    except (PlannerError, OSError) as error:
         typer.echo(f"peakcast schedule: {error}", err=True)
         code = BAD_INPUT
     except KeyboardInterrupt:

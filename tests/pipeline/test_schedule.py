@@ -239,6 +239,7 @@ def test_the_entries_run_what_they_say(tmp_path: Path) -> None:
     [
         (["weekly"], "no study 'weekly'; conf/study has default"),
         (["nightly", "--at", "25:00"], "--at must be HH:MM"),
+        (["nightly", "--now", "--out", "/dev/null/x"], "Not a directory: '/dev/null/x'"),
         (["nightly", "--", "out=elsewhere"], "out=elsewhere: a schedule sets out itself"),
         (["nightly", "--", "launcher.max_ranks=four"], "launcher.max_ranks must be an integer"),
         (["nightly", "--", "no_such=1"], "the overrides do not hold"),
