@@ -119,8 +119,6 @@ class Batch:
         if cp == 1:
             return sum(pieces)
         step = 2 * cp
-        if len(pieces) == 1:
-            return -(-pieces[0] // step) * step
         return sum([-(-piece // step) for piece in pieces]) * step
 
 
@@ -224,16 +222,25 @@ def lay_out(
     if replicas is None:
         everything = tuple(range(len(batch.requests)))
         if topology.dp == 1:
-            size = batch.padded_tokens(everything, cp)
-            shares = (Tokens(size // cp),) * cp
-            headless = batch.headless
-            return Layout((everything,), shares, Tokens(size), batch.forward_only, headless, True)
+            return _one_replica(batch, everything, cp)
         replicas = balanced_runs(batch.packed_lengths(everything), topology.dp)
     sizes = [batch.padded_tokens(run, cp) for run in replicas]
     dense: list[int] = []
     for size in sizes:
         dense += [size // cp] * cp
     return _layout(replicas, dense, max(sizes), batch)
+
+
+def _one_replica(batch: Batch, everything: tuple[int, ...], cp: int) -> Layout:
+    """Return the layout of a batch whose requests all lie on the ranks of one replica."""
+    if len(everything) == 1 and cp > 1 and not batch.prefixes:
+        step = 2 * cp
+        size = -(-batch.requests[0] // step) * step
+    else:
+        size = batch.padded_tokens(everything, cp)
+    shares = (Tokens(size // cp),) * cp
+    headless = batch.headless
+    return Layout((everything,), shares, Tokens(size), batch.forward_only, headless, even=True)
 
 
 def _layout(

@@ -34,7 +34,7 @@ class Even(NamedTuple):
     slots
         Group slots.
     head, head_once
-        Head tokens of a token, and of a call whatever its tokens.
+        Head tokens of a token, and of a call that has at least as many.
     """
 
     rows: int
@@ -66,6 +66,11 @@ class Folding:
     forward_only: bool
     margin_milli: int
     even: Even | None = None
+
+    @property
+    def least_tokens(self) -> int:
+        """Tokens that such a call has at least."""
+        return self.even.head_once if self.even is not None else 0
 
     def fold(self, weights: Weights, layer: int, *, more: bool = False) -> Form:
         """Return weights of quantities at a layer as a form; ``more``: with the bound's rows."""

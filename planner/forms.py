@@ -152,7 +152,7 @@ def fold_stages(stages: Sequence[tuple[Moment, Weights, Weights]], folding: Fold
             (phase, [(layer, folding.fold(total, layer, more=more)) for layer in at[moment]])
             for moment, phase, total, _ in passed
         ]
-        return _side(candidates, by, parts)
+        return _side(candidates, by, parts, folding.least_tokens)
 
     persistent = [
         (layer, folding.fold(kept, layer, more=True))
@@ -167,11 +167,11 @@ def fold_stages(stages: Sequence[tuple[Moment, Weights, Weights]], folding: Fold
         tuple([i for i, (_, phase, *_) in enumerate(passed) if phase in PEAK_PHASES]),
         side(1, MILLI, more=False),
         side(margin, MILLI * MILLI, more=True),
-        _scaled(_undominated(persistent), margin),
+        _scaled(_undominated(persistent, folding.least_tokens), margin),
     )
 
 
-def _side(stages: Sequence[tuple[Phase, Candidates]], margin: int, parts: int) -> Side:
+def _side(stages: Sequence[tuple[Phase, Candidates]], margin: int, parts: int, least: int) -> Side:
     phases: dict[Phase, Candidates] = {}
     spans: list[tuple[int, int]] = []
     flat: Candidates = []
@@ -186,8 +186,8 @@ def _side(stages: Sequence[tuple[Phase, Candidates]], margin: int, parts: int) -
         _scaled(flat, margin),
         tuple([layer for layer, _ in flat]),
         tuple(spans) if len(flat) > len(spans) else None,
-        {phase: _scaled(_undominated(found), margin) for phase, found in phases.items()},
-        _scaled(_undominated(peak), margin),
+        {phase: _scaled(_undominated(found, least), margin) for phase, found in phases.items()},
+        _scaled(_undominated(peak, least), margin),
     )
 
 
@@ -195,20 +195,26 @@ def _scaled(candidates: Sequence[tuple[int, Form]], margin: int) -> tuple[Form, 
     return tuple([tuple([-value * margin for value in form]) for _, form in candidates])
 
 
-def _undominated(candidates: Candidates, *, first: bool = False) -> Candidates:
+def _undominated(candidates: Candidates, least: int = 0, *, first: bool = False) -> Candidates:
     """Leave out every form that is nowhere above another; of equal ones the first stays.
 
-    ``first``: keep also those that are as high where a call has no requests, so that the first of
-    the fullest layers is found.
+    Parameters
+    ----------
+    least
+        Tokens that a call has at least.
+    first
+        Keep also those that are as high where a call has no requests, so that the first of the
+        fullest layers is found.
     """
-    kept: Candidates = []
+    kept: list[tuple[Form, tuple[int, Form]]] = []
     for candidate in candidates:
-        form = candidate[1]
-        if any(_covers(other, form, first) for _, other in kept):
+        once, tokens, *others = candidate[1]
+        form = once + tokens * least, tokens, *others
+        if any(_covers(other, form, first) for other, _ in kept):
             continue
-        kept = [other for other in kept if not _covers(form, other[1], first)]
-        kept.append(candidate)
-    return kept
+        kept = [other for other in kept if not _covers(form, other[0], first)]
+        kept.append((form, candidate))
+    return [candidate for _, candidate in kept]
 
 
 def _covers(over: Form, under: Form, first: bool) -> bool:

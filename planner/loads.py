@@ -76,6 +76,7 @@ class Loader:
             each.row_bytes for each in table.allowed if each.when.mismatch(local) is None
         )
         self._buffered = local.dispatcher == "hybridep"
+        self._near_balanced = table.buffers.reserve == "near-balanced"
         self._slot_bytes = self.buffer_bytes(1)
         self._grown: tuple[tuple[int, int], Growth] = (-1, -1), NO_GROWTH
         self._laid: tuple[Batch, Layout] | None = None
@@ -139,7 +140,7 @@ class Loader:
             self.compiled,
             work,
             self.table.margin_milli,
-            self._growth(layout, tokens, held),
+            self._growth(layout.longest, tokens, tokens, held),
             self._beside(work),
             self._folding,
         )
@@ -154,6 +155,7 @@ class Loader:
                 for rank in range(self.world)
             ]
         requests = [len(run) for run in layout.replicas]
+        most = layout.busiest
         known: dict[tuple[int, int, int, int, int, int], Figures] = {}
         found: list[Figures] = []
         size = len(topology.expert_group(0))
@@ -170,7 +172,8 @@ class Loader:
                 if figures is None:
                     shares = self.shares[rank] if self.shares else BALANCED
                     work = self._work(*key[:4], shares, layout, accumulating)
-                    figures = known[key] = self._figures(work, layout, busiest, mine)
+                    growth = self._growth(layout.longest, busiest, most, mine)
+                    figures = known[key] = self._figures(work, growth)
                 found.append(figures)
         return found
 
@@ -216,14 +219,9 @@ class Loader:
             local.linear_layers,
         )
 
-    def _figures(self, work: Work, layout: Layout, busiest: int, held: int) -> Figures:
-        return Figures(
-            self.compiled,
-            work,
-            self.table.margin_milli,
-            self._growth(layout, busiest, held),
-            self._beside(work),
-        )
+    def _figures(self, work: Work, growth: Growth) -> Figures:
+        beside = self._beside(work)
+        return Figures(self.compiled, work, self.table.margin_milli, growth, beside)
 
     def _beside(self, work: Work) -> int:
         """Return the bytes of the bound beside the margin."""
@@ -231,21 +229,22 @@ class Loader:
         rows = more if isinstance(more, int) else max(more)
         return self.table.call_bytes + self._row_bytes * rows
 
-    def _growth(self, layout: Layout, busiest: int, held: int) -> Growth:
+    def _growth(self, longest: int, busiest: int, most: int, held: int) -> Growth:
         """Return the padded tokens of the buffer this call needs, and the bytes that it adds.
 
         Parameters
         ----------
-        busiest
-            Tokens of the busiest rank of the expert group.
+        longest
+            Padded tokens of the longest packed sequence, over all its cp ranks.
+        busiest, most
+            Tokens of the busiest rank of the expert group, and of all ranks.
         held
             Padded tokens of the buffer that is held.
         """
         if not self._buffered:
             return NO_GROWTH
-        policy = self.table.buffers
-        if policy.reserve == "near-balanced":
-            busiest = near_balanced_tokens(layout.longest, self.local.cp, layout.busiest)
+        if self._near_balanced:
+            busiest = near_balanced_tokens(longest, self.local.cp, most)
         key = busiest, held
         if key == self._grown[0]:
             return self._grown[1]
@@ -254,7 +253,7 @@ class Loader:
         found = Growth(needed, NO_BYTES, NO_BYTES)
         if needed > held:
             slot = self._slot_bytes
-            growth = growth_bytes(needed * slot, held * slot, policy)
+            growth = growth_bytes(needed * slot, held * slot, self.table.buffers)
             bound = whole(growth * self.table.growth_margin_milli)
             found = Growth(needed, growth, Bytes(bound))
         self._grown = key, found  # a batch is often decided on again
