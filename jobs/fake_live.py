@@ -1,15 +1,18 @@
 """The live loop of a fake rank: planned routing, tensors without values, peers like itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from jobs.allocator_replay import ledger_steps, replay
 from jobs.backend.fake import PlannedRouting
 from jobs.layout import RequestLayout
 from jobs.live import LiveLoop
+from jobs.meter.allocation import Allocation
 from jobs.meter.call import Call
+from jobs.record import Observed
 from jobs.routing_file import routing_of
 from jobs.routing_plan import RoutingPlan
 from jobs.spec import CellSpec
@@ -38,6 +41,8 @@ class FakeLoop(LiveLoop):
         super().__init__(*args)
         self.routing = PlannedRouting(plan or plan_of(self.spec), self.spec.topology, self.rank)
         self.routing.install(self.model)
+        self._resident = self.ledger.live_bytes if self.ledger else 0
+        self._timeline: list[Allocation] = []  # of every call so far
 
     def _batch(self, index: int, layout: Layout) -> PlannedBatch:
         topology = self.spec.topology
@@ -60,6 +65,13 @@ class FakeLoop(LiveLoop):
     def _forward_backward(self, batch: PlannedBatch, call: Call | None) -> None:
         self.routing.begin(batch.call, batch.group_tokens)
         super()._forward_backward(batch, call)
+
+    def _observe(self, *args: Any, **kwargs: Any) -> Observed:
+        """Return what the ledger saw, and what a CUDA device's allocator would reserve for it."""
+        observed = super()._observe(*args, **kwargs)
+        self._timeline += self.seen.allocations
+        reserved = replay(ledger_steps(self._timeline, [self._resident])).peak_bytes
+        return replace(observed, device={"replayed_reserved_bytes": reserved})
 
     def _exchange(self, figures: Sequence[int]) -> list[list[int]]:
         """Take every other rank to be like this one: it cannot be asked."""

@@ -73,7 +73,9 @@ def rows(store: Store) -> Iterator[Row]:
         spec = cell.spec
         name = f"{spec.model.num_layers} layers {spec.workload.name}" if spec else cell.label
         for record in cell.records:
-            if record.planned and record.observed and record.observed.device:
+            if not (record.planned and record.observed):
+                continue
+            if "allocated_peak_bytes" in record.observed.device:
                 yield Row(
                     name,
                     record.call,

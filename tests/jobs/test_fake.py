@@ -92,3 +92,12 @@ def test_released_state_is_not_held_over(real):
         released = rank["ep2_cp1 hybridep, released"][1]["observed"]
         assert released["held_over_bytes"] == 0 < kept["held_over_bytes"]
         assert released["working_set_bytes"] < kept["working_set_bytes"]
+
+
+def test_a_fake_rank_says_what_a_device_would_reserve():
+    """Law: segments hold at least what is live, of this call or of an earlier one."""
+    highest = 0
+    for record in fake_rank(spec_of(next(iter(CASES)), "fake"), 0):
+        seen = record.observed
+        highest = max(highest, seen.baseline_bytes + seen.peak_bytes)
+        assert highest <= seen.device["replayed_reserved_bytes"] < 1.5 * highest + 2**25
