@@ -10,8 +10,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import pipeline.regress
 from pipeline.regress.sighting import Sightings
 from planner.errors import PlannerError
@@ -35,7 +33,7 @@ def sightings_digest(sightings: Sightings) -> str:
     terms = sightings.terms
     whole.update(repr([(moment.value, name) for moment, name in terms.kinds]).encode())
     for column in (sightings.kind, sightings.rows, terms.sighting, terms.kind, terms.observed):
-        whole.update(np.ascontiguousarray(column).tobytes())
+        whole.update(column.tobytes())
     return whole.hexdigest()
 
 

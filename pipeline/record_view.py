@@ -5,6 +5,7 @@ seconds where only that part becomes objects. A line that this decoder refuses g
 own reader, which says what is wrong with it.
 """
 
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from jobs.record import SCHEMA, RankRecord, RecordError
 
 BYTES = ("working_set", "peak", "retained", "held_over", "growth", "outside")
+_FIGURES = attrgetter(*(f"{name}_bytes" for name in BYTES))
 
 
 class DecisionView(msgspec.Struct):
@@ -46,12 +48,13 @@ class ObservedView(msgspec.Struct):
     @property
     def wrong(self) -> str:
         """What is no number of bytes or rows; empty where all are."""
-        for name in BYTES:
-            if getattr(self, f"{name}_bytes") < 0:
-                return f"{name}_bytes = {getattr(self, f'{name}_bytes')} is below 0"
-        for name, counts in (("terms", self.terms.values()), ("routed_rows", self.routed_rows)):
-            if counts and min(counts) < 0:
-                return f"{name} holds {min(counts)}, which is below 0"
+        figures = dict(zip(BYTES, _FIGURES(self), strict=True))
+        if min(figures.values()) < 0:
+            return f"{min(figures, key=figures.__getitem__)}_bytes is {min(figures.values())}"
+        if self.terms and min(self.terms.values()) < 0:
+            return f"terms hold {min(self.terms.values())} bytes"
+        if self.routed_rows and min(self.routed_rows) < 0:
+            return f"routed_rows hold {min(self.routed_rows)}"
         return "" if self.working_set_bytes else "working_set_bytes is 0"
 
 

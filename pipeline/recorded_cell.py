@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,8 @@ from pipeline.measured import sighting_of_row
 from pipeline.record_view import RecordView, read_views
 from pipeline.regress.sighting import Sighting
 from planner.batch import Batch
+from planner.coefficients import Coefficients
+from planner.compiled import TermCompiler
 from planner.errors import ConfigError, PlannerError
 from planner.local import Local, localize
 from planner.moments import Moment, Phase
@@ -108,7 +110,12 @@ def spec_kind(identity: str) -> SpecKind:
 
 def pricer_of(spec: CellSpec) -> Pricer:
     """Return a pricer that lays a cell's tokens out."""
-    return compile_pricer(spec.model, spec.topology, spec.step, coefficients=LAID_OUT_BY)
+    return compile_pricer(spec.model, spec.topology, spec.step, coefficients=_compiler())
+
+
+@cache
+def _compiler() -> TermCompiler:
+    return TermCompiler(Coefficients.load(LAID_OUT_BY))
 
 
 def rank_kinds(spec: CellSpec, pricer: Pricer, batch: Batch) -> tuple[RankKind, ...]:
@@ -181,7 +188,8 @@ def _sighting(kind: SpecKind, record: RecordView, after: Sequence[RecordView]) -
     for following in after:
         if following.observed is not None and following.call == record.call + 1:
             seen[Phase.BETWEEN] = following.observed.held_over_bytes
-    moment = _seen_at(planned.peak_moment, observed.peak_at)
+    at = observed.peak_at
+    moment = _seen_at(planned.peak_moment, at.get("phase", ""), at.get("module", ""))
     counted = rank.local.ep > 1 and spec.backend != "fake"  # there rows are planned
     return Sighting(
         label=f"{record.label} rank {record.rank} call {record.call}",
@@ -213,10 +221,10 @@ def _arrived(
     return (max(known), max(shares)) if known and shares else None
 
 
-def _seen_at(planned: str, peak_at: Mapping[str, str]) -> Moment | None:
+@lru_cache(maxsize=4096)
+def _seen_at(planned: str, phase: str, module: str) -> Moment | None:
     """Return the moment of the expected peak, where the meter saw the peak in its phase."""
     moment = Moment(planned)
-    phase, module = peak_at.get("phase", ""), peak_at.get("module", "")
     if (phase in ("recompute", "backward")) != (moment.phase is Phase.BACKWARD):
         return None
     if planned.startswith("recompute_") and not module.endswith(planned[len("recompute_") :]):

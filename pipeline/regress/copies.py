@@ -4,6 +4,7 @@ A peak is the fullest of several moments, and which one depends on the copies: t
 moment of each peak by the copies that it has, fits, and chooses again until nothing changes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -159,7 +160,7 @@ def _figures(
     key, ratio, weights, counts = terms
     mine = use[: len(design.peaks.observed)]
     observed = design.peaks.observed[mine]
-    whole = np.where(design.is_whole[mine], WHOLE, 1.0)
+    whole = np.where(design.peaks.is_whole[mine], WHOLE, 1.0)
     return _Figures(
         Rows(design.peaks.rows[chosen[mine]], key, ratio),
         np.concatenate([observed, np.ones(len(key))]),
@@ -202,12 +203,15 @@ def fit_copies(
     FitError
         Where there is nothing to fit on, or nothing that the table prices.
     """
-    arguments = arguments or Arguments()
-    design = make_design(sightings, table)
+    return fit_design(make_design(sightings, table), sightings.labels, arguments or Arguments())
+
+
+def fit_design(design: Design, labels: Sequence[str], arguments: Arguments) -> Fitted:
+    """Fit the copies of a design; ``labels`` name its sightings. Raises as `fit_copies`."""
     observed = design.observed
     if not len(observed):
         raise FitError(
-            f"{len(sightings)} sightings hold no figure that {table.name} prices; "
+            f"{len(labels)} sightings hold no figure that {design.table.name} prices; "
             "name the table of their recompute mode"
         )
     copies, chosen, limit, identified = solve_copies(design, arguments)
@@ -233,7 +237,7 @@ def fit_copies(
         resolution=_resolution(rows, arguments.floor_bytes),
         identified=identified,
         at_prior=at_prior,
-        outliers=_outliers(sightings, design, rows, copies),
+        outliers=_outliers(labels, design, rows, copies),
     )
 
 
@@ -241,15 +245,16 @@ def _resolution(rows: Rows, floor: float) -> Floats:
     """Return the copies that a floor of bytes makes of each coefficient, at its mean size."""
     ones = np.ones(len(rows))
     size = np.diag(rows.squares(ones)) / np.maximum(rows.sums(ones), 1.0)
-    resolution: Floats = floor / np.maximum(size, floor)
+    resolution: Floats = floor / np.maximum(size, max(floor, 1.0))
     return resolution
 
 
-def _outliers(sightings: Sightings, design: Design, rows: Rows, copies: Floats) -> tuple[str, ...]:
+def _outliers(labels: Sequence[str], design: Design, rows: Rows, copies: Floats) -> tuple[str, ...]:
     """Name figures far from the fit, farthest first: `MOST_NAMED`, and how many more."""
-    observed, sizes = design.observed, rows.times(copies)
+    observed, sizes, sighting = design.observed, rows.times(copies), design.sighting
     error = sizes / observed - 1
-    far = sorted(outliers(rows, observed, copies), key=lambda place: -abs(error[place]))
+    far = outliers(rows, observed, copies)
+    far = far[np.argsort(-np.abs(error[far]), kind="stable")]
     whole = len(design.peaks.observed)
     named = []
     for place in far[:MOST_NAMED]:
@@ -258,7 +263,7 @@ def _outliers(sightings: Sightings, design: Design, rows: Rows, copies: Floats) 
             what = "peak" if phase is None else phase.value
         else:
             what = design.names[design.term_key[place - whole]]
-        label = sightings.labels[design.sighting[place]]
+        label = labels[sighting[place]]
         named.append(f"{label}: {what} fitted {error[place]:+.1%} of observed")
     if len(far) > MOST_NAMED:
         named.append(f"{len(far) - MOST_NAMED} more, less far")
@@ -275,7 +280,7 @@ def _interval(
 ) -> tuple[Floats, Floats]:
     if not arguments.draws:
         return copies.copy(), copies.copy()
-    draws = bootstrap(
+    drawn = bootstrap(
         rows,
         design.observed,
         groups=design.sighting,
@@ -284,8 +289,7 @@ def _interval(
         prior=prior,
         weights=weights,
     )
-    low, high = np.percentile(draws, [2.5, 97.5], axis=0)
-    return np.minimum(low, copies), np.maximum(high, copies)
+    return drawn.interval(copies)
 
 
 def _still_at_prior(

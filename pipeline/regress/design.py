@@ -29,12 +29,13 @@ class Peaks:
     ----------
     first
         (figures,) place of a figure's first row.
-    phase
-        (figures,) ``None`` for the peak of a whole call.
+    phase, is_whole
+        (figures,) ``None`` for the peak of a whole call, and whether it is that.
     """
 
     sighting: Ints
     phase: tuple[Phase | None, ...]
+    is_whole: Bools
     observed: Floats
     first: Ints
     rows: Floats
@@ -86,14 +87,9 @@ class Design:
         return np.concatenate([self.peaks.sighting, self.term_sighting])
 
     @property
-    def is_whole(self) -> Bools:
-        """Of each figure of a phase, whether it is the peak of a whole call."""
-        return np.array([phase is None for phase in self.peaks.phase], dtype=bool)
-
-    @property
     def whole(self) -> Ints:
         """Places of the figures that are peaks of whole calls."""
-        return np.flatnonzero(self.is_whole)
+        return np.flatnonzero(self.peaks.is_whole)
 
     def at(self, chosen: Ints) -> Rows:
         """Return the rows of all figures, those of phases at the moments chosen."""
@@ -164,6 +160,7 @@ def _peaks(part: Priced, sizes: Floats, phase: Phase | None, observed: Floats) -
         Peaks(
             sighting=part.sighting[seen],
             phase=(phase,) * len(seen),
+            is_whole=np.full(len(seen), phase is None),
             observed=observed[seen],
             first=np.cumsum(counts) - counts,
             rows=part.rows[seen[each], np.array(of_phase)[moment]],
@@ -176,6 +173,7 @@ def _joined(parts: list[Peaks], width: int) -> Peaks:
     return Peaks(
         sighting=np.concatenate([_NONE, *(part.sighting for part in parts)]),
         phase=tuple([phase for part in parts for phase in part.phase]),
+        is_whole=np.concatenate([np.zeros(0, bool), *(part.is_whole for part in parts)]),
         observed=np.concatenate([np.zeros(0), *(part.observed for part in parts)]),
         first=np.concatenate(
             [_NONE, *(p.first + start for p, start in zip(parts, starts, strict=False))]

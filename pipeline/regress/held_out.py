@@ -13,7 +13,7 @@ from pipeline.regress.sighting import Sightings
 FACTS = ("model", "size", "topology")
 LARGE = 1000
 """Tokens from which on a call is large: smaller ones are reported apart."""
-ENOUGH = 20_000
+ENOUGH = 10_000
 """Sightings that a fit without a kind is made on; of more, evenly spaced ones are taken."""
 
 

@@ -47,7 +47,7 @@ def identify(
     ``counts`` say how many observations each row stands for.
     """
     often = np.ones(len(rows)) if counts is None else np.sqrt(counts)
-    whole = rows.scaled(often / observed).triangle()
+    whole = rows.triangle(often / observed)
     norms = np.linalg.norm(whole, axis=0)
     seen = np.flatnonzero(norms > 0)
     unseen = tuple(names[i] for i in range(len(names)) if norms[i] == 0)
@@ -83,7 +83,7 @@ def next_cells(
     lowers the number of collinear coefficients.
     """
     before = identify(rows, observed, names)
-    few = rows.scaled(1 / observed).triangle()  # stands for all rows, in as many as columns
+    few = rows.triangle(1 / observed)  # stands for all rows, in as many as columns
     ones = np.ones(len(few))
     open_before = sum(len(group) for group in before.groups) + len(before.unseen)
     helps: list[tuple[int, str]] = []

@@ -14,6 +14,7 @@ from pipeline.regress.rows import Floats, Ints
 from pipeline.regress.sighting import Kind, Sightings
 from planner.coefficients import Coefficients
 from planner.compiled import TermCompiler
+from planner.local import Local
 from planner.moments import Moment, Phase
 from planner.size import QUANTITIES
 from planner.work import Work
@@ -57,8 +58,13 @@ class Pricing:
 
     def __init__(self, kinds: Sequence[Kind], table: Coefficients) -> None:
         compiler = TermCompiler(table)
-        self._stages = [_Stages(kind, table, compiler) for kind in kinds]
-        found = {key for stages in self._stages for key in stages.key.values()}
+        known: dict[tuple[Local, bool], _Stages] = {}
+        for kind in kinds:
+            if (kind.local, kind.work.forward_only) not in known:
+                stages = _Stages(kind, table, compiler)
+                known[kind.local, kind.work.forward_only] = stages
+        self._stages = [known[kind.local, kind.work.forward_only] for kind in kinds]
+        found = {key for stages in known.values() for key in stages.key.values()}
         self.keys = tuple(sorted(found, key=lambda key: (key.entry, -key.milli)))
 
     def parts(self, sightings: Sightings) -> Iterator[Priced]:

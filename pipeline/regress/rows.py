@@ -55,10 +55,12 @@ class Rows:
 
     def take(self, rows: Bools, columns: Bools) -> "Rows":
         """Return some rows over some coefficients; a row's other bytes are left out."""
+        if rows.all() and columns.all():
+            return self
         wide = len(self.wide)
         place = np.cumsum(columns) - 1
         return Rows(
-            self.wide[rows[:wide]][:, columns],
+            self.wide[np.ix_(rows[:wide], columns)],
             place[self.key][rows[wide:]],
             self.size[rows[wide:]],
         )
@@ -80,12 +82,12 @@ class Rows:
         total: Floats = self.wide.T @ squared[:wide] + narrow
         return total
 
-    def triangle(self) -> Floats:
-        """Return a triangle with the columns' lengths and angles: as many rows as coefficients.
+    def triangle(self, weights: Floats) -> Floats:
+        """Return a triangle with the weighed columns' lengths and angles: few rows for many.
 
         By way of squares, so that columns less than 1e-6 apart are one.
         """
-        squares = self.squares(np.ones(len(self)))
+        squares = self.squares(weights)
         norms = np.sqrt(np.diag(squares))
         unit = np.where(norms > 0, norms, 1.0)
         lower = np.linalg.cholesky(squares / np.outer(unit, unit) + JITTER * np.eye(len(unit)))

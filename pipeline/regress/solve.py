@@ -7,18 +7,20 @@ large ones, and draws coefficients towards a prior where one is given.
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import linprog, nnls
 from scipy.sparse import hstack, identity
+from scipy.stats import norm, t
 
 from pipeline.regress.rows import JITTER, Floats, Ints, Rows
 from planner.errors import PlannerError
 
 HUBER = 2.5
-"""Errors beyond this many robust deviations weigh less: they keep their sign, not their size."""
+"""Errors beyond this many robust deviations weigh less."""
 OUTLIER = 6.0
-"""Errors beyond this many robust deviations are reported as outliers."""
+"""Errors beyond this many robust deviations are reported as outliers, and weigh nothing."""
 LEAST = 1e-3
 """Relative errors that are as good as none, whatever the others are."""
 ROUNDS = 12
@@ -110,18 +112,31 @@ def robust(
 
     found = solve(base) if start is None else start
     limit = np.inf
-    for _ in range(ROUNDS):
-        error = np.abs(relative.times(found) - 1)
-        limit = HUBER * deviation(error, counts)
-        before, found = found, solve(base * kept(error, limit))
-        if (np.abs(found - before) <= STILL * np.maximum(before, 1.0)).all():
-            break
+    for weigh in (bounded, kept):
+        for _ in range(ROUNDS):
+            error = np.abs(relative.times(found) - 1)
+            limit = HUBER * deviation(error, counts)
+            before, found = found, solve(base * weigh(error, limit))
+            if (np.abs(found - before) <= STILL * np.maximum(before, 1.0)).all():
+                break
     return found, limit
 
 
+def bounded(error: Floats, limit: float) -> Floats:
+    """Return weights under which an error beyond a limit keeps its sign, not its size."""
+    weight: Floats = np.sqrt(limit / np.maximum(np.abs(error), limit))
+    return weight
+
+
 def kept(error: Floats, limit: float) -> Floats:
-    """Return the weight that observations keep: all of it up to a limit, then less and less."""
-    weight: Floats = np.minimum(1.0, np.sqrt(limit / np.maximum(np.abs(error), limit)))
+    """Return weights as `bounded` has them, less and less beyond the limit, none for outliers.
+
+    Where outliers lie on one side, what is left of their pull would move a fit on many figures by
+    more than its interval is wide.
+    """
+    far = limit * OUTLIER / HUBER
+    left = np.clip((far - np.abs(error)) / (far - limit), 0.0, 1.0) if np.isfinite(limit) else 1.0
+    weight: Floats = bounded(error, limit) * np.sqrt(left)
     return weight
 
 
@@ -140,11 +155,11 @@ def deviation(errors: Floats, counts: Floats | None = None) -> float:
     return max(1.4826 * middle, LEAST)
 
 
-def outliers(rows: Rows, observed: Floats, found: Floats) -> list[int]:
+def outliers(rows: Rows, observed: Floats, found: Floats) -> Ints:
     """Return the observations whose relative error is far outside the others'."""
     error = rows.times(found) / observed - 1
     far = np.abs(error - np.median(error)) > max(OUTLIER * deviation(error), 0.01)
-    return [int(i) for i in np.flatnonzero(far)]
+    return np.flatnonzero(far)
 
 
 def quantile(matrix: Floats, observed: Floats, level: float) -> Floats:
@@ -212,6 +227,32 @@ def conformal(ratios: Floats, miss: float) -> float:
     return float(np.sort(ratios)[place - 1])
 
 
+class Drawn(NamedTuple):
+    """Draws of a bootstrap.
+
+    Parameters
+    ----------
+    copies
+        (draws, columns).
+    telling
+        (columns,) groups that each coefficient rests on, as many as if all told the same.
+    """
+
+    copies: Floats
+    telling: Floats
+
+    def interval(self, around: Floats) -> tuple[Floats, Floats]:
+        """Return 95 % intervals around a fit: the draws' own, wider where few groups tell.
+
+        By Student's quantile over the normal one, and for the groups that a mean uses up.
+        """
+        few = np.maximum(self.telling, 2.0)
+        wider = t.ppf(0.975, few - 1) / norm.ppf(0.975) * np.sqrt(few / (few - 1))
+        low, high = np.percentile(self.copies, [2.5, 97.5], axis=0)
+        below, above = np.minimum(low - around, 0.0), np.maximum(high - around, 0.0)
+        return np.maximum(around + wider * below, 0.0), around + wider * above
+
+
 def bootstrap(
     rows: Rows,
     observed: Floats,
@@ -221,8 +262,8 @@ def bootstrap(
     seed: int,
     prior: Prior | None = None,
     weights: Floats | None = None,
-) -> Floats:
-    """Return coefficients (draws, columns) refitted on groups of observations drawn with return."""
+) -> Drawn:
+    """Refit coefficients on groups of observations that are drawn with return."""
     generator = np.random.default_rng(seed)
     names, group = np.unique(groups, return_inverse=True)
     if len(names) > MOST_GROUPS:
@@ -235,9 +276,10 @@ def bootstrap(
         dtype=float,
     )
     drawn = (times @ squares.reshape(count, -1)).reshape(draws, rows.width, rows.width)
-    return np.array(
-        [least(one, other, prior) for one, other in zip(drawn, times @ sums, strict=True)]
-    )
+    found = [least(one, other, prior) for one, other in zip(drawn, times @ sums, strict=True)]
+    share = np.einsum("gkk->gk", squares)
+    telling = share.sum(axis=0) ** 2 / np.maximum((share**2).sum(axis=0), np.finfo(float).tiny)
+    return Drawn(np.array(found), telling)
 
 
 def _by_group(rows: Rows, weights: Floats, group: Ints, count: int) -> tuple[Floats, Floats]:
