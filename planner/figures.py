@@ -23,6 +23,8 @@ MILLION = MILLI * MILLI
 StageFigure = tuple[Moment, int, int, int]
 """A stage in whole bytes: moment, expected, bound, and the layer at which it is fullest."""
 
+PEAK_MOMENTS = frozenset(moment for moment in Moment if moment.phase in PEAK_PHASES)
+
 NOTHING: StageFigure = (Moment.FORWARD_FLOOR, -1, -1, 0)
 
 
@@ -56,7 +58,6 @@ class Figures:
     __slots__ = (
         "_demand",
         "_folded",
-        "_peak",
         "_stages",
         "call_bytes",
         "compiled",
@@ -197,12 +198,11 @@ class Figures:
     @property
     def peak(self) -> StageFigure:
         """The stage of the expected peak, the first of those that are as full."""
-        stages = self.stages
-        if self._folded is not None:
-            found = [stages[place] for place in self._folded.peak_places]
-        else:
-            found = [stage for stage in stages if stage[0].phase in PEAK_PHASES]
-        return max(found, key=_expected_of, default=NOTHING)
+        found = NOTHING
+        for stage in self.stages:
+            if stage[1] > found[1] and stage[0] in PEAK_MOMENTS:
+                found = stage
+        return found
 
     def terms(self, stage: StageFigure) -> dict[str, Bytes]:
         """Return the expected bytes of every live term of a stage."""
@@ -276,10 +276,6 @@ class Figures:
             high = self._with_margin(max(dot(stage.total, more[layer]) for layer in at))
             found.append((stage.moment, whole(fullest), high, at[sums.index(fullest)]))
         return tuple(found)
-
-
-def _expected_of(stage: StageFigure) -> int:
-    return stage[1]
 
 
 def _each(rows: int | tuple[int, ...], layers: int) -> tuple[int, ...]:

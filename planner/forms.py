@@ -77,8 +77,6 @@ class Forms(NamedTuple):
         Moment of each stage.
     places
         Which stages belong to each phase.
-    peak_places
-        Which can be the call's peak.
     expected, bound
         Their forms. Where tokens do not lie evenly, the bound's are for counts with more rows.
     persistent
@@ -88,7 +86,6 @@ class Forms(NamedTuple):
     folding: Folding
     moments: tuple[Moment, ...]
     places: dict[Phase, tuple[int, ...]]
-    peak_places: tuple[int, ...]
     expected: Side
     bound: Side
     persistent: tuple[Form, ...]
@@ -164,7 +161,6 @@ def fold_stages(stages: Sequence[tuple[Moment, Weights, Weights]], folding: Fold
         folding,
         tuple([moment for moment, *_ in passed]),
         {p: tuple([i for i, (_, phase, *_) in enumerate(passed) if phase is p]) for p in Phase},
-        tuple([i for i, (_, phase, *_) in enumerate(passed) if phase in PEAK_PHASES]),
         side(1, MILLI, more=False),
         side(margin, MILLI * MILLI, more=True),
         _scaled(_undominated(persistent, folding.least_tokens), margin),
