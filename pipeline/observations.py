@@ -1,15 +1,20 @@
 """Observations: sightings from a table of measured cells or from a sweep's records."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from pipeline.measured import candidate_cells, read_measured
 from pipeline.recorded import read_recorded
 from pipeline.regress.copies import Arguments
 from pipeline.regress.propose import propose
-from pipeline.regress.sighting import Sighting, Sightings, gather, join
+from pipeline.regress.sighting import Sighting, Sightings, gather, join, select
+from pipeline.regress.solve import FitError
 from planner.coefficients import Coefficients
+from planner.compiled import TermCompiler
 from planner.errors import ConfigError
 
 CELLS_PRIOR = "nonfull-derived"
@@ -51,6 +56,39 @@ class Observations:
     excluded: Sequence[str]
     faults: Sequence[str]
     sources: Mapping[str, str]
+
+    def under(self, name: str) -> "Observations":
+        """Return what a table prices whole; the others are left out with the reason.
+
+        A study may hold cells of several execution classes, each of a table of its own.
+
+        Raises
+        ------
+        FitError
+            Where the table prices none of them.
+        """
+        compiler = TermCompiler(Coefficients.load(name))
+        whole: list[bool] = []
+        calls: Counter[str] = Counter()
+        for place, kind in enumerate(self.sightings.kinds):
+            compiled = compiler.compile(kind.local)
+            whole.append(not compiled.unpriced_parts)
+            if compiled.unpriced_parts:
+                facts = dict(kind.facts)
+                label = f"{facts.get('model', '')} {facts.get('topology', '')}".strip()
+                count = int((self.sightings.kind == place).sum())
+                calls[f"{label}: {compiled.unpriced[0]}"] += count
+        reasons = [f"{reason} ({count} records)" for reason, count in calls.items()]
+        if not any(whole):
+            raise FitError(f"{name} prices none of {len(self.sightings)} calls: {reasons[0]}")
+        if all(whole):
+            return self
+        places = np.flatnonzero(np.array(whole)[self.sightings.kind])
+        return replace(
+            self,
+            sightings=select(self.sightings, places),
+            excluded=[*self.excluded, *reasons],
+        )
 
     def proposals(self, groups: Sequence[Sequence[str]]) -> list[str]:
         """Return, for coefficients that are not told apart, what a next sweep would vary."""

@@ -29,7 +29,7 @@ def run(
 ) -> None:
     """Confirm a table as it stands on sweeps' records: a fit that begins at it must end there."""
     try:
-        found = read_observations(*records)
+        found = read_observations(*records).under(coefficients)
         certificate = confirm(
             found.sightings,
             coefficients,

@@ -43,6 +43,7 @@ def run(
     """Fit the copies of a table on measured cells or on a sweep's records, with a certificate."""
     try:
         found = read_observations(*cells)
+        found = found.under(prior or found.prior)
         arguments = found.arguments
         if strength is not None:
             arguments = replace(arguments, strength=strength)

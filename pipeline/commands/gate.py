@@ -28,7 +28,7 @@ def run(
     """Say whether a table may be trusted: its bound held, it is certified, errors are in limits."""
     try:
         allowed = Limits.load(limits)
-        found = read_observations(*records)
+        found = read_observations(*records).under(coefficients)
         table = Coefficients.load(coefficients)
         reasons = unheld(found.sightings, table)
     except PlannerError as error:
@@ -38,6 +38,8 @@ def run(
     reasons += [f"ran out of memory: {reason}" for reason in ran_out(found.excluded)]
     reasons += [f"fault: {fault}" for fault in found.faults]
     reasons += uncertified(table_path(coefficients), allowed)
+    for reason in found.excluded:
+        typer.echo(f"gate: not held against it: {reason}")
     for reason in reasons:
         typer.echo(f"gate: {reason}")
     typer.echo(

@@ -214,10 +214,12 @@ def select(sightings: Sightings, places: Ints) -> Sightings:
     """Return some of many sightings, in ascending order of their places."""
     old = sightings.terms
     mine = np.isin(old.sighting, places)
+    used, kind = np.unique(sightings.kind[places], return_inverse=True)
     return replace(
         sightings,
         labels=tuple([sightings.labels[place] for place in places]),
-        kind=sightings.kind[places],
+        kinds=tuple([sightings.kinds[place] for place in used]),
+        kind=kind,
         rows=sightings.rows[places],
         cell=sightings.cell.at(places),
         seen={phase: seen[places] for phase, seen in sightings.seen.items()},

@@ -132,6 +132,74 @@ def test_one_topology_says_what_would_tell_more(study, tmp_path):
     assert not [name for name in certificate["errors"] if name.startswith("without_")]
 
 
+def test_a_derived_table_is_confirmed_and_then_passes_the_gate(study, tmp_path):
+    """Law: a fit that begins at a right table ends there; without or beside that, no trust."""
+    table = tmp_path / "own.toml"
+    shutil.copy(table_path("megatron-local"), table)
+    gate = ("gate", "--records", str(study), "--coefficients", str(table))
+    refused = run(*gate)
+    assert refused.exit_code == 1
+    assert "cannot read the certificate" in refused.output
+    confirmed = run("certify", str(study), "--coefficients", str(table))
+    assert confirmed.exit_code == 0, confirmed.output
+    certificate = read_certificate(tmp_path / "own.certificate.json")
+    assert certificate["kind"] == "confirmed"
+    assert certificate["bound"]["covered"] == certificate["bound"]["of"] == 30
+    passed = run(*gate)
+    assert passed.exit_code == 0, passed.output
+    (tmp_path / "own.certificate.json").write_text(
+        json.dumps(certificate | {"table": {"name": "own", "sha256": "0" * 64}})
+    )
+    assert run(*gate).exit_code == 1
+    table.write_text(table.read_text().replace("recompute_fc2 = 3", "recompute_fc2 = 2"))
+    otherwise = run("certify", str(study), "--coefficients", str(table))
+    assert otherwise.exit_code == 1
+    assert "experts.fc2_outputs" in otherwise.output
+
+
+def test_records_of_another_class_are_left_out_and_said(study, tmp_path):
+    """Law: a table speaks of what it prices whole: of other calls nothing is fitted or held."""
+    path = min(study.glob("specs/*.json"))
+    spec = json.loads(path.read_text())
+    spec["step"]["recompute"] = "none"
+    path.write_text(json.dumps(spec))
+    label = spec["topology_name"]
+    fitted = run("fit", str(study), "-o", str(tmp_path / "t.toml"))
+    assert fitted.exit_code == 0, fitted.output
+    excluded = read_certificate(tmp_path / "t.certificate.json")["sightings"]["excluded"]
+    assert len(excluded) == 1
+    assert label in excluded[0]
+    assert "recompute" in excluded[0]
+    gate = run("gate", "--records", str(study), "--coefficients", str(tmp_path / "t.toml"))
+    assert f"not held against it: tiny {label}" in gate.output
+
+
+def test_a_planned_bound_that_did_not_hold_fails_the_gate(study):
+    """Law: a peak above the bound that admission used fails the table that gave it."""
+    digest = hashlib.sha256(table_path("megatron-local").read_bytes()).hexdigest()
+    for path in study.glob("specs/*.json"):
+        values = json.loads(path.read_text()) | {"coefficients_digest": digest}
+        path.write_text(json.dumps(values))
+    path = min(study.glob("records/*.jsonl"))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0]["planned"]["bound_bytes"] = lines[0]["observed"]["working_set_bytes"] - 1
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = run("gate", "--records", str(study), "--coefficients", "megatron-local")
+    assert result.exit_code == 1
+    assert result.output.count("planned bound") == 1
+
+
+def test_a_call_that_ran_out_of_memory_fails_the_gate(study):
+    """Law: an admitted plan that ran out of memory was not within its bound."""
+    path = min(study.glob("records/*.jsonl"))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0] |= {"outcome": "oom-device", "observed": None}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = run("gate", "--records", str(study), "--coefficients", "megatron-local")
+    assert result.exit_code == 1
+    assert "ran out of memory" in result.output
+
+
 def test_corrupted_lines_are_reported(study):
     """Law: of n lines cut short n are reported, and the others are read."""
     before = len(read_recorded(study).sightings)
