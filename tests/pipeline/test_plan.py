@@ -166,7 +166,7 @@ def test_tokens_are_spread_over_replicas(peakcast):
         (("--model", "tiny", "--requests", "gone.json"), "cannot read the requests"),
         (("--model", "tiny", "--tokens", 5, "--recompute", "all"), "Step.recompute"),
         ((*TINY, "--recompute", "block"), "--recompute block needs --recompute-layers"),
-        ((*TINY, "--recompute", "none"), "megatron-te (1 parts unpriced)"),
+        ((*TINY, "--recompute", "none"), "megatron-te (0 parts unpriced)"),
         (("--model", "tiny_gdn", "--cp", 3, "--tokens", 99), "key heads of the Gated DeltaNet"),
     ],
 )
