@@ -1,8 +1,8 @@
-"""Hold prices against a CUDA device: ``python -m pipeline.gpu_check [OVERRIDES]``.
+"""Hold prices against a CUDA device: ``python -m pipeline.gpu_check [OVERRIDES | --read OUT]``.
 
-Runs ``study=h200_single`` and compares, call by call, the planner's expected bytes and its bound
-with what the ledger and PyTorch's allocator saw. Exit code: 0 all calls within the limits, 1 one is
-not or a cell failed, 2 bad input, 3 no CUDA device.
+Runs ``study=h200_single``, or reads what it has left in OUT, and compares, call by call, the
+planner's expected bytes and its bound with what the ledger and PyTorch's allocator saw. Exit code:
+0 all calls within the limits, 1 one is not or a cell failed, 2 bad input, 3 no CUDA device.
 """
 
 import subprocess
@@ -125,6 +125,8 @@ def verdict(store: Store, found: Sequence[Row]) -> tuple[int, str]:
 def main(overrides: Sequence[str]) -> int:
     """Look for a device, run the study, compare; return the exit code."""
     console = Console(soft_wrap=True)
+    if overrides[:1] == ["--read"]:
+        return compare(console, Path(overrides[1]))
     device = subprocess.run(
         [sys.executable, "-m", "jobs.gpu"], capture_output=True, text=True, check=False
     )
@@ -139,6 +141,11 @@ def main(overrides: Sequence[str]) -> int:
     sweep = [sys.executable, "-m", "pipeline", f"study={STUDY}", *overrides, f"out={out}"]
     if subprocess.run(sweep, check=False).returncode == BAD_INPUT:
         return BAD_INPUT
+    return compare(console, out)
+
+
+def compare(console: Console, out: Path) -> int:
+    """Print the table of the records under ``out``; return the exit code."""
     store = read_store(out)
     found = list(rows(store))
     show(console, found)

@@ -8,11 +8,13 @@ from types import ModuleType
 
 import pytest
 from hydra import compose, initialize_config_module
+from rich.console import Console
 
-from jobs.record import RankRecord
+from jobs.record import RankRecord, record_path, write_records
 from jobs.spec import CellSpec
 from pipeline.config import cell_of
-from pipeline.gpu_check import MISSED, NO_DEVICE, PASSED, rows, show, verdict
+from pipeline.gpu_cells import main
+from pipeline.gpu_check import MISSED, NO_DEVICE, PASSED, STUDY, compare, rows, show, verdict
 from pipeline.store import Cell, Store
 
 MIB = 2**20
@@ -78,8 +80,6 @@ def test_limits(
 
 def test_the_table_says_what_a_reader_needs(stub: ModuleType, spec: CellSpec, capsys) -> None:
     """Reference: the record's own figures."""
-    from rich.console import Console
-
     show(Console(width=250), list(rows(store(spec, seen(stub, spec, 0.95, 0.97)))))
     text = capsys.readouterr().out
     assert "4 layers default" in text or "4 layers 16x256" in text
@@ -111,6 +111,20 @@ def test_the_studies_are_what_they_say(spec: CellSpec) -> None:
     for name, tokens in (("even_16k", 16_384), ("even_49k", 49_152), ("even_98k", 98_304)):
         workload = composed("h200_single", "weights=planned", f"workload={name}").workload
         assert sum(workload.requests) == tokens
+
+
+def test_cells_of_the_study_can_be_run_by_hand(stub: ModuleType, tmp_path: Path, capsys) -> None:
+    """Reference: nine cells, two to eight layers by three sizes; records are read back."""
+    main(tmp_path, STUDY)
+    specs = [CellSpec.read(path) for path in (tmp_path / "specs").iterdir()]
+    sizes = {(one.model.num_layers, sum(one.workload.requests)) for one in specs}
+    assert sizes == {(n, tokens) for n in (2, 4, 8) for tokens in (16_384, 49_152, 98_304)}
+    assert {(one.backend, one.calls.measured) for one in specs} == {("cuda", 2)}
+    for one in specs:
+        records = [replace(seen(stub, one, 0.97, 0.98), call=call) for call in range(2)]
+        write_records(record_path(tmp_path, one.key, 0, 0), records)
+    assert compare(Console(width=250), tmp_path) == PASSED
+    assert "18 calls: within 10% of expected" in capsys.readouterr().out
 
 
 def test_without_a_device_it_says_so_and_exits_with_three() -> None:
