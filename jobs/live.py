@@ -19,6 +19,7 @@ from jobs.meter.ledger import Ledger
 from jobs.meter.rules import attribute_peak
 from jobs.model.build import ModelUnderTest, routed_rows
 from jobs.record import Observed, Planned, RankRecord
+from jobs.reservation import reserve_ahead
 from jobs.sides import Outside, observe, plan_of
 from jobs.spec import CellSpec
 from jobs.workload import LocalBatch, local_batch
@@ -154,7 +155,10 @@ class LiveLoop:
         children = [self._batch(index, child.layout) for child in decision.children]
         self._register(children)
         with self.ledger.call() if self.ledger else nullcontext() as call:
-            self._running = _Running(call, children, self._outside(), time.perf_counter())
+            before = self._outside()
+            self._running = _Running(call, children, before, time.perf_counter())
+            policy = self.pricer.coefficients.buffers
+            reserve_ahead(self.spec, policy, decision, self.rank, before.tokens)
             losses = [self._forward_backward(batch, call) for batch in children]
         loss = None if None in losses else sum(losses)
         self._running.seconds = time.perf_counter() - self._running.started
