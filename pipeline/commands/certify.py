@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from pipeline.certificate import certificate_path
+from pipeline.certificate_text import evidence_lines
 from pipeline.certify import confirm, disagreements
 from pipeline.gate import table_path
 from pipeline.observations import read_observations
@@ -49,9 +50,8 @@ def run(
                 f"{one['name']}: {one['copies']:g} copies {one['interval']}, the table has "
                 f"{one['prior']:g}: agrees {one['agrees']}"
             )
-    for name, figures in certificate["errors"].items():
-        typer.echo(f"errors {name}: {json.dumps(figures)}")
-    typer.echo(f"bound {json.dumps(certificate['bound'])}")
+    for line in evidence_lines(certificate):
+        typer.echo(line)
     otherwise = disagreements(certificate)
     if otherwise:
         typer.echo(f"{coefficients} is not confirmed: {len(otherwise)} copies are others")

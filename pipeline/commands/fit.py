@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from pipeline.certificate import certificate_path
+from pipeline.certificate_text import evidence_lines
 from pipeline.certify import certify
 from pipeline.observations import read_observations
 from pipeline.progress import make_console
@@ -81,8 +82,7 @@ def run(
         say(f"not told apart by these data: {', '.join(group)}")
     for line in found.proposals(certificate["identifiability"]["collinear"]):
         say(line)
-    for name, figures in certificate["errors"].items():
-        say(f"errors {name}: {json.dumps(figures)}")
-    say(f"bound {json.dumps(certificate['bound'])}")
+    for line in evidence_lines(certificate):
+        say(line)
     say(f"table       {output}")
     say(f"certificate {beside}")
