@@ -77,7 +77,6 @@ class Loader:
         )
         self._buffered = local.dispatcher == "hybridep"
         self._near_balanced = table.buffers.reserve == "near-balanced"
-        self._slot_bytes = self.buffer_bytes(1)
         self._grown: tuple[tuple[int, int], Growth] = (-1, -1), NO_GROWTH
         self._laid: tuple[Batch, Layout] | None = None
         self._slots: list[int] = []
@@ -252,8 +251,8 @@ class Loader:
         require_tokens(needed, self.local.domains)
         found = Growth(needed, NO_BYTES, NO_BYTES)
         if needed > held:
-            slot = self._slot_bytes
-            growth = growth_bytes(needed * slot, held * slot, self.table.buffers)
+            now = self.buffer_bytes(held) if held else 0
+            growth = growth_bytes(self.buffer_bytes(needed), now, self.table.buffers)
             bound = whole(growth * self.table.growth_margin_milli)
             found = Growth(needed, growth, Bytes(bound))
         self._grown = key, found  # a batch is often decided on again

@@ -257,7 +257,12 @@ def test_internode_buffers():
 def test_more_tokens_than_queue_pairs_hold_is_an_error():
     """Reference: domain facts B.4: 3M + 1 < 65,536, so 21,844 rows a rank over several nodes."""
     pricer = compile_pricer(qwen(), Topology(dp=16, ep=16), Step(), coefficients="megatron-local")
-    assert pricer.price(Batch(requests=[21_760] * 16)).growth_bytes > 0
+    largest = pricer.price(Batch(requests=[21_760] * 16)).growth_bytes
+    flags = 2 * 2 * 8 * (21_760 // 64 + 2)  # of chunks, not of tokens
+    columns, scale = 256 // 2, 64
+    inside = 16 * (2 * 2048 + 4 * columns + 256 + scale)
+    between = 3 * 2 * 2048 + 2 * 2048 + 256 * 4 + 3 * columns * 4 + 2 * scale
+    assert largest == 21_760 * (inside + between) + flags
     with pytest.raises(ConfigError, match=r"at most 21844 tokens a rank.*needs 21888; split"):
         pricer.price(Batch(requests=[21_845] * 16))
     inside = compile_pricer(
