@@ -54,8 +54,10 @@ def launch_on_slurm(
             while launch.step():
                 time.sleep(limits.poll_s)
         except BaseException as error:
-            if not (isinstance(error, Interrupted) and str(error) == "SIGHUP"):
-                launch.cancel_all()
+            if isinstance(error, Interrupted) and str(error) == "SIGHUP":
+                error.add_note("its jobs stay on the cluster: collect=true gathers them")
+            else:
+                launch.cancel_all(error)
             raise
     return [launch.ended[cell.key] for cell in cells]
 
@@ -119,9 +121,13 @@ class _Launch:
             self.flights.clear()
         return bool(self.waiting or self.flights)
 
-    def cancel_all(self) -> None:
-        """Cancel every job; raises `SchedulerSilentError` when Slurm does not take the order."""
-        self.scheduler.cancel([flight.job for flight in self.flights.values()])
+    def cancel_all(self, error: BaseException) -> None:
+        """Cancel every job; a note on ``error`` says so where Slurm does not take the order."""
+        jobs = {flight.job for flight in self.flights.values()} | self.submitter.fresh
+        try:
+            self.scheduler.cancel(jobs)
+        except SchedulerSilentError as silence:
+            error.add_note(f"jobs {', '.join(sorted(jobs))} could not be cancelled: {silence}")
 
     def _follow(self, states: dict[str, JobState]) -> None:
         """Take in where the jobs stand, and settle those that are over."""

@@ -24,7 +24,6 @@ USABLE_NODE = re.compile(r"(idle|mixed|allocated|completing)\W*$")
 """A node's state in sinfo; a mark behind it says that it saves power, boots and the like."""
 
 FIELDS = ("JobArrayID", "State", "RestartCnt", "NodeList", "Reason", "Name")
-JOB_ID = re.compile(r"\d+(_\d+)?")
 
 
 class SchedulerSilentError(RuntimeError):
@@ -96,19 +95,26 @@ class Scheduler:
         SchedulerSilentError
             When there is no accounting, or it does not answer.
         """
-        asked = ("sacct", "-X", "-n", "-P", "-j", ",".join(sorted(jobs)))
+        arrays = {job.partition("_")[0] for job in jobs}
+        asked = ("sacct", "-X", "-n", "-P", "-j", ",".join(sorted(arrays)))
         lines = self._run(*asked, "-o", "JobID,State,NodeList,ExitCode").splitlines()
         found = {}
         for line in lines:
             number, state, nodes, code = line.split("|")[:4]
-            if JOB_ID.fullmatch(number):
+            if number in jobs:
                 found[number] = JobState(state.partition(" ")[0], nodes, f"exit code {code}")
         return found
 
     def cancel(self, jobs: Collection[str]) -> None:
-        """Cancel jobs; raises `SchedulerSilentError` when Slurm does not take the order."""
+        """Cancel jobs, or whole arrays; those that have ended are left as they are.
+
+        Raises
+        ------
+        SchedulerSilentError
+            When Slurm does not take the order.
+        """
         if jobs:
-            self._run("scancel", *sorted(jobs))
+            self._run("scancel", "--quiet", *sorted(jobs))
 
     def failed_nodes(self, among: str) -> set[str]:
         """Return which nodes of a list in Slurm's short form cannot take jobs now.

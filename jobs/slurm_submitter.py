@@ -38,6 +38,7 @@ class Submitter:
     def __init__(self, out: Path, limits: SlurmLimits, scheduler: Scheduler) -> None:
         self.out, self.limits, self.scheduler = out, limits, scheduler
         self.off: set[str] = set()  # nodes that failed
+        self.fresh: set[str] = set()  # arrays that the last, or the present, call submitted
         self.has_accepted = False
         self.refusals = 0
         self.refused_since = 0.0
@@ -82,6 +83,7 @@ class Submitter:
         ConfigError
             When sbatch refuses the first array of a launch, in sbatch's words.
         """
+        self.fresh.clear()
         now = time.monotonic()
         free = self.limits.max_ranks - _occupied(flights)
         after = {flight.batch.job for flight in flights}
@@ -126,6 +128,7 @@ class Submitter:
                 shutil.rmtree(batch.folder(self.out), ignore_errors=True)
                 return None, self._refused(array, error)
             batch = taken
+        self.fresh.add(batch.job)
         self.has_accepted, self.refusals = True, 0
         return batch, []
 

@@ -21,8 +21,9 @@ def main() -> int:
     except BadInput as bad:
         sys.stderr.write(f"error: {bad.code}\n")
         return 2
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; every job was stopped, what was recorded stays\n")
+    except KeyboardInterrupt as interrupt:
+        what = "; ".join(getattr(interrupt, "__notes__", ())) or "every job was stopped"
+        sys.stderr.write(f"interrupted; {what}; what was recorded stays\n")
         return 130
     except SystemExit as stop:  # Hydra's own: 0 after --help, 1 after it reported an error
         return 0 if not stop.code else 1 if sweep.cells_seen else 2

@@ -20,8 +20,8 @@ HEAD = """# Faults on Slurm
 
 Each fault was injected into a sweep of stub ranks (three calls, two ranks, call 0 recorded when it
 strikes) on {slurm}, two virtual nodes of one machine, and checked as the tests do: the right
-outcome in the right records, none lost, none doubled. Time to settle: from the fault until the
-failure was recorded or the cell ran again; {note}
+outcome in the right records, none lost, none doubled. Settled: from the fault until the failure was
+recorded or the cell ran again. {note}
 
     python -m tests.slurm.fault_table docs/experiments/slurm-faults.md     # {date}, {seconds:.0f} s
 
@@ -29,8 +29,8 @@ failure was recorded or the cell ran again; {note}
 |---|---|---|
 """
 
-NOTE = """Slurm itself lets a requeued job wait for about six seconds here (two
-minutes where `cred_expire` is left at its default)."""
+NOTE = """Slurm itself keeps a requeued job waiting, here for six seconds or
+more, for two minutes where `cred_expire` is left at its default."""
 
 
 def main(path: Path) -> None:
@@ -62,7 +62,7 @@ def _settled() -> Iterator[tuple[str, str, float]]:
             seconds = disturb(Path(folder))
         sys.stderr.write(f"{disturb.__name__}: {seconds:.1f} s\n")
         what = (disturb.__doc__ or "").strip().splitlines()[0].partition(":")[0].rstrip(".")
-        yield what[0].lower() + what[1:] if what.startswith("A ") else what, outcome, seconds
+        yield what[0].lower() + what[1:], outcome, seconds
 
 
 def _inject(fault: Fault, out: Path) -> float:
