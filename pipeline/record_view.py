@@ -7,6 +7,7 @@ own reader, which says what is wrong with it.
 
 from operator import attrgetter
 from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -70,11 +71,11 @@ class RecordView(msgspec.Struct):
     schema: int
     key: str
     label: str
-    rank: int
+    rank: Annotated[int, msgspec.Meta(ge=0)]
     call: int
-    temperature: str
+    temperature: Literal["cold", "warm"]
     outcome: str
-    environment: EnvironmentView
+    environment: EnvironmentView = msgspec.field(default_factory=EnvironmentView)
     planned: PlannedView | None = None
     observed: ObservedView | None = None
 

@@ -74,6 +74,28 @@ def test_memory_holds_figures_and_never_the_records(tmp_path, monkeypatch):
     assert peak < 2 * now + 3 * 6 * sum(files) / 72  # a part, read and decoded
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"temperature": "lukewarm"}, "lukewarm"),
+        ({"rank": 7}, "rank 7"),
+        ({"outcome": "ok", "observed": None}, "not observed"),
+        ({"call": "first"}, "call"),
+    ],
+)
+def test_a_line_that_is_no_call_of_its_cell_is_said(change, words, tmp_path):
+    """Law: what a record cannot be is left out with its reason, and the other lines count."""
+    study = Path(shutil.copytree(STUDY, tmp_path / "study"))
+    path = min(study.glob("records/*.jsonl"))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0] |= change
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = read_recorded(study)
+    assert len(found.sightings) == len(read_recorded(STUDY).sightings) - 1
+    (said,) = [*found.faults, *found.excluded]
+    assert words in said
+
+
 @pytest.mark.parametrize("lines", [0, 1])
 def test_a_file_without_a_readable_record_is_said(lines, tmp_path):
     """Law: an attempt that left nothing is a fault, and the other cells count."""
