@@ -49,7 +49,7 @@ def publish(table: Path, out: Path, *, mode: str, project: str) -> str:
     name = certificate["table"]["name"]
     if not NAME.fullmatch(name):
         raise ConfigError(f"an artifact cannot be called {name!r}: letters, digits and . _ - only")
-    seen = sightings_digest(read_observations(out).sightings)
+    seen = sightings_digest(read_observations(out).under(str(table)).sightings)
     if seen != certificate["sightings"]["sha256"]:
         raise ConfigError(
             f"{table} was not fitted on the records under {out} (sightings {seen[:12]} there, "
