@@ -54,6 +54,7 @@ class CudaRanks:
         """Build the model on the device, set its weights, and put it under the meters."""
         with self.device:  # what Megatron's constructors make without a word
             model = build_model(self.spec)
+        cuda.place_dispatchers(model, self.device)
         load_weights(model, self.spec)
         workspace = cuda.load_libraries(self.device)
         torch.cuda.empty_cache()  # scratch of drawing and loading

@@ -138,6 +138,22 @@ def _groups() -> Iterator[tuple[str, dist.ProcessGroup]]:
             yield name, group
 
 
+INDEX_TABLES = ("sort_input_by_local_experts", "restore_output_by_local_experts")
+
+
+def place_dispatchers(model: torch.nn.Module, device: torch.device) -> None:
+    """Put the all-to-all dispatchers' index tables on the device, where fused kernels read them.
+
+    They are made on the CPU where a dispatcher is built without fusion, as ours are.
+    """
+    for layer in model.decoder.layers:
+        dispatcher = layer.mlp.token_dispatcher
+        for name in INDEX_TABLES:
+            if hasattr(dispatcher, name):
+                setattr(dispatcher, name, getattr(dispatcher, name).to(device))
+                dispatcher.permute_idx_device = device
+
+
 def load_libraries(device: torch.device) -> int:
     """Multiply matrices forward and backward; return what the libraries keep of the allocator.
 

@@ -85,6 +85,7 @@ def main(folder: Path) -> None:
     cpu.make_groups(spec.topology)
     with META:
         model = build_model(spec)
+    cuda.place_dispatchers(model, META)
     batch = local_batch(spec, 0, 0)
     moved = {n: getattr(batch, n).to(META) for n in ("tokens", "targets", "positions")}
     batch = dataclasses.replace(batch, **moved)
@@ -99,6 +100,10 @@ def main(folder: Path) -> None:
         "parameters": sorted({p.device.type for p in model.parameters()}),
         "gradients": sorted({p.grad.device.type for p in model.parameters() if p.requires_grad}),
         "host": sorted(host.found),
+        "tables": [
+            layer.mlp.token_dispatcher.sort_input_by_local_experts.device.type
+            for layer in model.decoder.layers
+        ],
     }
     (folder / "result.0.json").write_text(json.dumps(result))
 

@@ -1,5 +1,7 @@
 """Real ranks of which the last one fails in a named way, in the forward of a call."""
 
+import itertools
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ def main(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
     run = LiveLoop._run
 
     def failing(self: Any, index: int, decision: Any) -> Any:
+        if kind == "device" and index == 0:
+            _connect(out / f"connected.{self.rank}.json")
         if index == int(call) and self.rank == int(os.environ["WORLD_SIZE"]) - 1:
             last = self.model.decoder.layers[-1]
             last.register_forward_pre_hook(lambda *_: _fail(kind))
@@ -33,6 +37,15 @@ def main(spec_path: Path, out: Path, attempt: int, rendezvous: str) -> None:
 
     LiveLoop._run = failing
     rank.main(spec_path, out, attempt, rendezvous)
+
+
+def _connect(path: Path) -> None:
+    """Make the communicators as a CUDA rank does, each reading of the device 10 bytes more."""
+    from jobs.backend import cuda
+
+    used = itertools.count(0, 10)
+    torch.cuda.synchronize = lambda *_: None
+    path.write_text(json.dumps(cuda.connect(torch.device("cpu"), lambda: next(used))))
 
 
 def _fail(kind: str) -> None:

@@ -124,7 +124,13 @@ def test_ranks_take_the_device_of_their_place(monkeypatch) -> None:
 def test_a_model_built_on_a_device_computes_there(run_ranks) -> None:
     """Reference: the meta device, which no CPU tensor may meet: forward, recompute, backward."""
     (found,) = run_ranks("device_worker.py", 1)
-    assert found == {"backend": "cuda", "parameters": ["meta"], "gradients": ["meta"], "host": []}
+    assert found == {
+        "backend": "cuda",
+        "parameters": ["meta"],
+        "gradients": ["meta"],
+        "host": [],
+        "tables": ["meta", "meta"],
+    }
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")

@@ -2,13 +2,15 @@
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from jobs.cuda_live import held_buffers, keep_within
+from jobs.meter import cuda_device
 from jobs.meter.cuda import DeviceMeter, Probes, SetUp
 from jobs.meter.nvml import NvmlError, used_reader
 from jobs.meter.sampler import Sampler
@@ -195,6 +197,40 @@ def test_a_library_that_refuses_or_lacks_says_so() -> None:
     """Reference: nvmlReturn_t 6 is NVML_ERROR_NOT_FOUND; this machine has no such library."""
     with pytest.raises(NvmlError, match=r"nvmlDeviceGetHandleByUUID: Not Found \(code 6\)"):
         used_reader("GPU-1", Library(0, refuse="handle"))
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_a_device_is_asked_through_nvml_or_else_through_cuda(monkeypatch, library: bool) -> None:
+    """Reference: played answers; what a context takes is seen from outside it alone."""
+    device, asked = torch.device("cuda", 1), []
+    used = iter((100 * MIB, 650 * MIB, 700 * MIB))
+
+    def reader(uuid: str) -> Callable[[], int]:
+        asked.append(uuid)
+        if not library:
+            raise NvmlError("libnvidia-ml.so.1 cannot be loaded")
+        return lambda: next(used)
+
+    monkeypatch.setattr(cuda_device, "used_reader", reader)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
+    for name, answer in {
+        "get_device_properties": lambda _: SimpleNamespace(uuid="12-34"),
+        "set_device": lambda _: None,
+        "synchronize": lambda _: None,
+        "memory_reserved": lambda _: 2 * MIB,
+        "mem_get_info": lambda _: (900 * MIB, 1000 * MIB),
+        "memory_stats": lambda _: {"num_ooms": 4},
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    probes, before = cuda_device.open_device(device)
+    assert asked == ["GPU-12-34"]
+    assert probes.statistics() == {"num_ooms": 4}
+    if library:
+        assert (before.foreign_bytes, before.context_bytes) == (100 * MIB, 548 * MIB)
+        assert (probes.source, probes.used()) == ("nvml", 700 * MIB)
+    else:
+        assert before == SetUp()
+        assert (probes.source, probes.used()) == ("cudaMemGetInfo", 100 * MIB)
 
 
 def test_hybridep_buffers_are_read_from_their_own_configuration() -> None:

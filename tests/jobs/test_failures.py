@@ -1,5 +1,6 @@
 """Running out of memory as a result: real ranks over gloo, one of which fails inside a forward."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from small_cells import cell
 from jobs.launch import Limits, launch
 from jobs.record import RankRecord, read_records, record_path
 from jobs.spec import Calls, CellSpec, Workload
+from planner.outside import communicators
 
 HERE = Path(__file__).parent
 
@@ -38,6 +40,10 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Rank
     )
     patch.undo()
     assert [event.kind for event in ended] == ["failed"] * 3
+    priced = [name for name, _ in communicators(CELLS["device"].model, CELLS["device"].topology)]
+    for rank in range(2):
+        made = json.loads((out / f"connected.{rank}.json").read_text())
+        assert made == dict.fromkeys(priced, 10), "the groups that the planner counts"
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(out) in str(p.info["cmdline"])]
     return {
         kind: [read_records(record_path(out, spec.key, 0, rank))[0] for rank in spec.ranks]
