@@ -58,6 +58,7 @@ class Figures:
     __slots__ = (
         "_demand",
         "_folded",
+        "_layers",
         "_stages",
         "call_bytes",
         "compiled",
@@ -84,6 +85,7 @@ class Figures:
         self.folding = folding
         self._folded: Forms | None = None
         self._stages: tuple[StageFigure, ...] | None = None
+        self._layers: tuple[int, ...] = ()
         self._demand: int | None = None
 
     @property
@@ -222,8 +224,7 @@ class Figures:
         stages = self.stages
         forms = self._forms
         if forms is not None:
-            layers = tuple([stage[3] for stage in stages])
-            program = self.compiled.program(forms, layers)
+            program = self.compiled.program(forms, self._layers)
             return Lines((program,), program.bytes(self._counts(forms)))
         programs = tuple([self.compiled.program_at(None, stage[0]) for stage in stages])
         sizes: list[Bytes] = []
@@ -254,6 +255,7 @@ class Figures:
         bound, _ = forms.bound.stages(self._counts(forms, more=True))
         if more:
             bound = [value + more for value in bound]
+        self._layers = layers
         return tuple(zip(forms.moments, expected, bound, layers, strict=True))
 
     def _passed(self) -> Sequence[Stage]:
@@ -275,6 +277,7 @@ class Figures:
             fullest = max(sums)
             high = self._with_margin(max(dot(stage.total, more[layer]) for layer in at))
             found.append((stage.moment, whole(fullest), high, at[sums.index(fullest)]))
+        self._layers = tuple([stage[3] for stage in found])
         return tuple(found)
 
 
