@@ -167,3 +167,24 @@ def test_blocks_cover_rows_once_and_stay_within_scratch() -> None:
         assert ends[-1] == rows
         longest = max((block.stop - block.start for block in found), default=0)
         assert longest <= 1 or 4 * width * longest <= row_blocks.SCRATCH
+
+
+@pytest.mark.parametrize(("degree", "lengths"), [(1, [20, 28]), (2, [32, 64])])
+def test_flash_attention_of_a_device_takes_what_it_is_given(degree, lengths) -> None:
+    """Reference: torch's own rules for shapes and arguments of CUDA's flash attention.
+
+    They are those of the meta device, on which the operator takes the way that it takes on CUDA.
+    """
+    tokens = 48
+    query, key = (
+        torch.empty(rows, 1, heads, 16, device="meta", dtype=torch.bfloat16)
+        for rows, heads in ((tokens, 4), (tokens * degree, 2))
+    )
+    layout = (lengths, degree, degree - 1, 0.25)
+    out, log_sum = causal_attention._init_fn(query, key, key.clone(), *layout)
+    assert (out.shape, log_sum.shape) == ((tokens, 1, 64), (4, tokens))
+    grads = causal_attention_backward._init_fn(
+        torch.empty_like(out), query, key, key.clone(), out, log_sum, *layout
+    )
+    assert [grad.shape for grad in grads] == [query.shape, key.shape, key.shape]
+    assert {(grad.device.type, grad.dtype) for grad in grads} == {("meta", torch.bfloat16)}
