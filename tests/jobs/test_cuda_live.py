@@ -20,45 +20,38 @@ from planner.errors import ConfigError
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory) -> list[RankRecord]:
-    """Two calls of a small cell, then one that runs out of memory."""
-    import torch.distributed as dist
+    """Two calls of a small cell, then one that runs out of memory, as a CUDA rank makes them.
 
+    The device is the CPU, and what asks CUDA itself is answered by `Device`.
+    """
+    from jobs import cuda_rank
     from jobs.backend import cpu
-    from jobs.cuda_live import CudaLoop
     from jobs.live import RecordBase
-    from jobs.meter.cuda import DeviceMeter
-    from jobs.meter.ledger import Ledger
-    from jobs.model.build import build_model
-    from jobs.model.weights import load_weights
 
     folder = tmp_path_factory.mktemp("cuda")
     spec = replace(cell(requests=(64, 64)), meter=Meter(budget_gib=1.0))
+    device, patch = Device(), pytest.MonkeyPatch()
+    patch.setattr(cuda_rank, "open_device", lambda _: (device.probes(), SET_UP))
+    for name, answer in {
+        "require_device": lambda *_: None,
+        "device_of": lambda *_: torch.device("cpu"),
+        "start": lambda *args: cpu.start(*args[:-1]),
+        "stop": cpu.stop,
+    }.items():
+        patch.setattr(cuda, name, answer)
+    patch.setattr(torch.cuda, "synchronize", lambda *_: None)
     torch.set_num_threads(1)
-    cpu.start(0, 1, spec.topology, f"file://{folder}/rendezvous")
-    device = Device()
-    try:
-        model = build_model(spec)
-        load_weights(model, spec)
-        ledger = Ledger()
-        ledger.attach(model)
-        pricer = compile_pricer(
-            spec.model, spec.topology, spec.step, coefficients=spec.coefficients
-        )
-        loop = CudaLoop(
-            *(spec, 0, model, pricer, ledger, RecordBase(spec, 0, 0, {})),
-            device=torch.device("cpu"),
-            meter=DeviceMeter(device.probes(), SET_UP, lambda: 0),
-            snapshots=folder,
-        )
-        model.decoder.layers[0].register_forward_pre_hook(lambda *_: device.take(MIB, 2 * MIB))
+    pricer = compile_pricer(spec.model, spec.topology, spec.step, coefficients=spec.coefficients)
+    with cuda_rank.CudaRanks(spec, 0, 1, f"file://{folder}/rendezvous", folder) as ranks:
+        loop = ranks.loop(pricer, RecordBase(spec, 0, 0, {}))
+        layers = loop.model.decoder.layers
+        layers[0].register_forward_pre_hook(lambda *_: device.take(MIB, 2 * MIB))
         found = [loop.call(0), loop.call(1)]
-        model.decoder.layers[1].register_forward_pre_hook(_starve)
+        layers[1].register_forward_pre_hook(_starve)
         with pytest.raises(torch.OutOfMemoryError):
             loop.call(2)
         found.append(loop.record.of(2, "oom-device", **loop.cut_short()))
-    finally:
-        cpu.stop()
-        assert not dist.is_initialized()
+    patch.undo()
     return found
 
 
@@ -73,7 +66,9 @@ def test_a_record_has_the_device_s_figures_beside_the_ledger_s(records) -> None:
         times = (device["allocated_end_bytes"] - device["allocated_before_bytes"]) // MIB
         assert times == 2, "forward, and recompute in backward"
         assert device["reserved_peak_bytes"] - device["reserved_before_bytes"] == 4 * MIB
-        assert device["nccl_bytes"] == {"world": 60 * MIB, "ep": 40 * MIB}
+        assert device["nccl_bytes"] == {}, "one rank has no communicator"
+        assert device["context_bytes"] == SET_UP.context_bytes
+        assert device["workspace_bytes"] == 0, "the CPU's libraries keep none"
         assert device["snapshot"] == ""
         assert RankRecord.from_line(record.to_line()).to_line() == record.to_line()
         assert json.loads(record.to_line())["observed"]["device"]["readings"] >= 2
