@@ -1,9 +1,9 @@
 """Snapshots made by hand, read back: rows, peak, working set, timeline, stacks and terms."""
 
-import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from snapshots import EVENT_KEYS, HERE, MIB, block, event, frame, read, segment,
 
 from jobs.snapshot.attribution import Sizes, attribute, family_of
 from jobs.snapshot.history import Group, held, history, live_groups, rounded
-from jobs.snapshot.read import read_snapshot
 from jobs.snapshot.stream import SnapshotError
 from jobs.snapshot.tables import Frame, Snapshot
 from planner.local import localize
@@ -133,12 +132,8 @@ def test_replay_agrees_with_a_plain_one(
 
 
 def _read(value: object) -> Snapshot:
-    path = Path("/dev/shm") / f"peakcast-{os.getpid()}.pickle"
-    path.write_bytes(pickle.dumps(value))
-    try:
-        return read_snapshot(path)
-    finally:
-        path.unlink()
+    with tempfile.TemporaryDirectory() as folder:
+        return read(value, Path(folder))
 
 
 WRONG = {
