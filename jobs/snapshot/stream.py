@@ -12,7 +12,7 @@ class SnapshotError(ValueError):
 
 
 class Stream:
-    """A window over a file.
+    """A window over a file of ``size`` bytes.
 
     Attributes
     ----------
@@ -20,10 +20,9 @@ class Stream:
         Bytes at hand, and the place of the next one. `ready` keeps `SPARE` of them at hand.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, size: int) -> None:
         self.data, self.at = b"", 0
-        self._file, self._before = file, 0
-        self._ended = False
+        self._file, self._size, self._before = file, size, 0
 
     @property
     def offset(self) -> int:
@@ -33,14 +32,17 @@ class Stream:
     def ready(self) -> None:
         """See that an opcode of fixed length lies in the window, unless the file ends first."""
         if self.at > len(self.data) - SPARE:
-            self._refill()
+            self._refill(CHUNK)
 
     def take(self, size: int) -> bytes:
         """Return the next ``size`` bytes; raises `SnapshotError` where the file ends before."""
-        while self.at + size > len(self.data):
-            self._refill()
-            if self._ended and self.at + size > len(self.data):
+        missing = self.at + size - len(self.data)
+        if missing > 0:
+            if self.offset + size > self._size:
                 raise self.cut_short()
+            self._refill(max(CHUNK, missing))
+            if self.at + size > len(self.data):
+                raise self.cut_short()  # the file has shrunk meanwhile
         taken = self.data[self.at : self.at + size]
         self.at += size
         return taken
@@ -57,9 +59,8 @@ class Stream:
             "write the snapshot again"
         )
 
-    def _refill(self) -> None:
-        fresh = b"" if self._ended else self._file.read(CHUNK)
-        self._ended = not fresh
+    def _refill(self, size: int) -> None:
+        fresh = self._file.read(size)
         if fresh:
             self._before += self.at
             self.data, self.at = self.data[self.at :] + fresh, 0

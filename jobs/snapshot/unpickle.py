@@ -68,7 +68,7 @@ class Unpickler:
     """
 
     def __init__(self, file: BinaryIO, size: int, fold: Callable[[Dict], Any]) -> None:
-        self._stream, self._fold = Stream(file), fold
+        self._stream, self._fold = Stream(file, size), fold
         self._stack: list[Any] = []
         self._marks: list[list[Any]] = []
         self._memo: list[Any] = []

@@ -105,6 +105,7 @@ HOSTILE = {
     "an integer of a megabyte": (body(b"\x8b" + struct.pack("<i", 2**20) + b"\1" * 64), "integer"),
     "an integer of 255 bytes": (body(b"\x8a\xff" + b"\1" * 255), "integer of 255"),
     "text that claims 2^60 bytes": (body(b"\x8d" + struct.pack("<Q", 2**60) + b"a"), "cut short"),
+    "text that claims more than the file": (body(b"X" + struct.pack("<I", 99) + b"a"), "cut short"),
     "deep lists": (body(b"]" * 50_000 + b"a" * 49_999), "nested deeper"),
     "deep marks": (body(b"(" * 5_000), "nested deeper"),
     "wide stack": (body(b"(" + b"N" * 50_000 + b"t"), "values wait"),
