@@ -17,8 +17,9 @@ from typing import Any
 from jobs.routing_file import routing_of
 from jobs.spec import CellSpec
 from planner.batch import lay_out
-from planner.coefficients import FACTS, MILLI, Coefficients
+from planner.coefficients import MILLI, Coefficients
 from planner.compiled import compile_terms
+from planner.facts import FACTS
 from planner.local import Local
 from planner.moments import Moment
 from planner.pricer import compile_pricer

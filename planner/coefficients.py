@@ -16,13 +16,13 @@ edited once published: a better one is a new name. Format::
                 what was seen and no term explains
     [[unpriced]] what, why, when = {…}
 
-``when`` maps a fact of the rank (`FACTS`) to the values an entry holds for; ``">1"`` stands for all
+``when`` maps a fact of the rank (`planner.facts.FACTS`) to the values an entry holds for; ``">1"`` stands for all
 above one. A term that exists on a rank and that no entry covers is *unpriced*, and said so.
 """
 
 import hashlib
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from importlib import resources
@@ -30,50 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import TableError
+from planner.facts import EVERYWHERE, When, when_of
 from planner.hybridep import BufferPolicy
-from planner.local import Local
 from planner.moments import Moment
 from planner.routing import Allowance
 
-FACTS: Mapping[str, Callable[[Local], object]] = {
-    "dispatcher": lambda local: local.dispatcher,
-    "recompute": lambda local: local.recompute,
-    "tp": lambda local: local.tp,
-    "pp": lambda local: local.pp,
-    "cp": lambda local: local.cp,
-    "ep": lambda local: local.ep,
-    "etp": lambda local: local.etp,
-    "lora": lambda local: local.lora_rank > 0,
-    "compile_garbage": lambda local: local.compile_garbage,
-    "adapters": lambda local: "all" if local.dense_adapters else "experts",
-    "shared_gate": lambda local: local.shared_gate,
-    "gated_attention": lambda local: local.gated_attention,
-    "linear_attention": lambda local: local.linear_attention is not None,
-    "dense_layers": lambda local: local.dense_layers > 0,
-    "moe_layers": lambda local: local.moe_layers > 0,
-    "device": lambda local: "cuda" if local.on_device else "cpu",
-    "latent_attention": lambda local: local.latent_attention is not None,
-}
-
 MILLI = 1000
 """Copies are kept in thousandths, so that every product of a price is an integer."""
-
-
-@dataclass(frozen=True, slots=True)
-class When:
-    """Facts that must hold for an entry to apply; each maps to the values allowed."""
-
-    facts: tuple[tuple[str, tuple[object, ...]], ...]
-
-    def mismatch(self, local: Local) -> str | None:
-        """Return what does not hold, in words, or ``None`` when all of it does."""
-        for fact, allowed in self.facts:
-            value = FACTS[fact](local)
-            above = ">1" in allowed and isinstance(value, int) and value > 1
-            if value not in allowed and not above:
-                choices = " or ".join(str(choice) for choice in allowed)
-                return f"only where {fact} is {choices}; here it is {value}"
-        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,7 +114,7 @@ class Coefficients:
     elsewhere: tuple[str, ...] = ()
     call_bytes: int = 0
     allowed: tuple[Allowed, ...] = ()
-    covers: When = When(())
+    covers: When = EVERYWHERE
 
     def only(self, fact: str) -> object:
         """Return the one value of a fact that the table covers; ``None``: more than one."""
@@ -225,17 +188,17 @@ def read_table(text: str, *, where: str) -> Coefficients:
             children_together=bool(data["split"]["together"]),
             copies=tuple(_copies(entry, data.get("covers", {})) for entry in data["copies"]),
             notes=tuple(
-                (Unpriced(entry["what"], entry["why"]), _when(entry.get("when", {})))
+                (Unpriced(entry["what"], entry["why"]), when_of(entry.get("when", {})))
                 for entry in data.get("unpriced", ())
             ),
             elsewhere=tuple(str(family) for family in data.get("elsewhere", ())),
             call_bytes=_whole(data["bound"].get("call_bytes", 0)),
-            covers=_when(data.get("covers", {})),
+            covers=when_of(data.get("covers", {})),
             allowed=tuple(
                 Allowed(
                     what=entry["what"],
                     row_bytes=_whole(entry["row_bytes"]),
-                    when=_when(entry.get("when", {})),
+                    when=when_of(entry.get("when", {})),
                     source=entry["source"],
                 )
                 for entry in data.get("allowed", ())
@@ -276,18 +239,6 @@ def _milli(value: object, *, least: int = 0) -> int:
     return milli
 
 
-def _when(facts: Mapping[str, Any]) -> When:
-    unknown = sorted(set(facts) - set(FACTS))
-    if unknown:
-        raise TableError(f"when names {', '.join(unknown)}; it can name {', '.join(FACTS)}")
-    return When(
-        tuple(
-            (fact, tuple(allowed) if isinstance(allowed, list) else (allowed,))
-            for fact, allowed in facts.items()
-        )
-    )
-
-
 def _copies(entry: Mapping[str, Any], covers: Mapping[str, Any]) -> Copies:
     term = entry.get("term", "?")
     try:
@@ -305,7 +256,7 @@ def _copies(entry: Mapping[str, Any], covers: Mapping[str, Any]) -> Copies:
             term=entry["term"],
             at=at,
             interval=interval,
-            when=_when({**entry.get("when", {}), **covers}),
+            when=when_of({**entry.get("when", {}), **covers}),
             source=entry["source"],
         )
     except KeyError as error:

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from planner.coefficients import FACTS, MILLI, Coefficients, Copies, Unpriced
+from planner.coefficients import MILLI, Coefficients, Copies, Unpriced
 from planner.errors import TableError
+from planner.facts import FACTS
 from planner.folding import Even, Folding, Weights
 from planner.forms import Forms, fold_stages
 from planner.lines import LineProgram
