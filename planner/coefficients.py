@@ -16,8 +16,8 @@ edited once published: a better one is a new name. Format::
                 what was seen and no term explains
     [[unpriced]] what, why, when = {…}
 
-``when`` maps a fact of the rank (`planner.facts.FACTS`) to the values an entry holds for; ``">1"`` stands for all
-above one. A term that exists on a rank and that no entry covers is *unpriced*, and said so.
+``when`` maps a fact of the rank (`planner.facts`) to the values an entry holds for; ``">1"`` stands
+for all above one. A term that exists on a rank and that no entry covers is *unpriced*, and said so.
 """
 
 import hashlib
