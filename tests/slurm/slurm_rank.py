@@ -89,7 +89,10 @@ def _pause(_rank: int) -> None:
 
 def _fill_disk(rank: int) -> None:
     if rank == 1:
-        with (Path(os.environ["FILLED"]) / "filler").open("wb", buffering=0) as filler:
+        disk = Path(os.environ["FILLED"])
+        while not (disk / "reached" / "disk-full.0").exists():
+            time.sleep(0.1)
+        with (disk / "filler").open("wb", buffering=0) as filler:
             while True:
                 filler.write(bytes(4096))
     _wait(rank)
