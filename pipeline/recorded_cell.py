@@ -15,14 +15,14 @@ from pipeline.regress.sighting import Sighting
 from planner.batch import Batch
 from planner.coefficients import Coefficients
 from planner.compiled import TermCompiler
-from planner.errors import ConfigError, PlannerError
+from planner.errors import ConfigError, PlannerError, TableError
 from planner.local import Local, localize
 from planner.moments import Moment, Phase
 from planner.pricer import Pricer, compile_pricer
 from planner.work import Work
 
 LAID_OUT_BY = "megatron-local"
-"""Any table: how tokens lie on ranks, and an even share of rows, depend on none."""
+"""For cells whose own table is not here: only the buffers outside PyTorch depend on it."""
 
 
 class RankKind(NamedTuple):
@@ -110,12 +110,16 @@ def spec_kind(identity: str) -> SpecKind:
 
 def pricer_of(spec: CellSpec) -> Pricer:
     """Return a pricer that lays a cell's tokens out."""
-    return compile_pricer(spec.model, spec.topology, spec.step, coefficients=_compiler())
+    compiler = _compiler(spec.coefficients)
+    return compile_pricer(spec.model, spec.topology, spec.step, coefficients=compiler)
 
 
 @cache
-def _compiler() -> TermCompiler:
-    return TermCompiler(Coefficients.load(LAID_OUT_BY))
+def _compiler(name: str) -> TermCompiler:
+    try:
+        return TermCompiler(Coefficients.load(name))
+    except TableError:
+        return TermCompiler(Coefficients.load(LAID_OUT_BY))
 
 
 def rank_kinds(spec: CellSpec, pricer: Pricer, batch: Batch) -> tuple[RankKind, ...]:
