@@ -45,10 +45,7 @@ class Submitter:
         try:
             self.array_limit = scheduler.array_limit()
         except SchedulerSilentError as error:
-            raise ConfigError(
-                f"launcher=slurm needs a Slurm that answers: {error}; set SLURM_CONF, or use "
-                "launcher=local"
-            ) from error
+            raise _no_slurm(error) from error
         if limits.array_size is not None:
             self.array_limit = min(self.array_limit, limits.array_size)
 
@@ -56,10 +53,18 @@ class Submitter:
         """Return every attempt that was submitted, by key and number: its last array and place.
 
         An array whose number is not known, since its driver was killed, is looked for by name.
+
+        Raises
+        ------
+        ConfigError
+            When Slurm does not say.
         """
         every = list(batches(self.out))
         nameless = {batch.name for batch in every if not batch.job}
-        found = self.scheduler.look(nameless) if nameless else {}
+        try:
+            found = self.scheduler.look(nameless) if nameless else {}
+        except SchedulerSilentError as error:
+            raise _no_slurm(error) from error
         numbers = {state.name: job.partition("_")[0] for job, state in found.items()}
         placed = {}
         for batch in every:
@@ -156,6 +161,12 @@ class Submitter:
         if not self.has_accepted and isinstance(error, SubmissionError):
             raise ConfigError(f"Slurm takes none of the jobs: {error}")
         return [Refused(cell, f"could not be submitted: {error}") for cell in array.cells]
+
+
+def _no_slurm(error: SchedulerSilentError) -> ConfigError:
+    return ConfigError(
+        f"launcher=slurm needs a Slurm that answers: {error}; set SLURM_CONF, or use launcher=local"
+    )
 
 
 def _occupied(flights: Iterable[Flight]) -> int:

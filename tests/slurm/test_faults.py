@@ -22,6 +22,9 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory, slurm_missing: str) -> R
         for fault, spec in zip(FAULTS, cells, strict=True):
             running.reached(fault.behaviour)
             fault.inject(running, running.told.job(spec))
+        for fault, spec in zip(FAULTS, cells, strict=True):
+            if "resumed" in fault.kinds:
+                running.hasten(spec)
         running.finish()
     return running
 

@@ -41,6 +41,7 @@ def there(tmp_path_factory: pytest.TempPathFactory, slurm_missing: str) -> Runni
         running.start()
         wait_until(lambda: _recorded(SPEC, out) or running.error, "every rank's first call", 240)
         slurm("scontrol", "requeue", running.told.job(SPEC))
+        running.hasten(SPEC)
         (event,) = running.finish(240).values()
     assert event.kind == "ok", event.why
     return running
