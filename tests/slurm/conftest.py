@@ -18,5 +18,5 @@ def _on_slurm(
     if request.node.get_closest_marker("needs") is None:
         return
     if slurm_missing:
-        pytest.skip(f"{slurm_missing}; tests/slurm/up FOLDER starts one, export what it prints")
+        pytest.skip(slurm_missing)
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)

@@ -37,14 +37,16 @@ MODEL = Model(
 
 
 def missing() -> str:
-    """Say why no Slurm can be used here; empty if one can."""
+    """Say why no Slurm can be used here, and what gives one; empty if one can."""
     try:
         done = subprocess.run(
-            ["sinfo", "-h", "-o", "%P"], capture_output=True, text=True, timeout=20, check=False
+            ["sinfo", "-h"], capture_output=True, text=True, timeout=8, check=False
         )
+        said = done.stderr.strip() if done.returncode else ""
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
-        return f"no Slurm answers ({error})"
-    return f"no Slurm answers ({done.stderr.strip()})" if done.returncode else ""
+        said = str(error)
+    way_out = "tests/slurm/up FOLDER starts one, export what it prints"
+    return f"no Slurm answers ({said}); {way_out}" if said else ""
 
 
 def ours() -> Path:

@@ -62,7 +62,7 @@ def test_it_ran_on_two_nodes_and_went_on_where_it_was(there: Running) -> None:
 
 
 def test_its_records_are_those_of_one_machine(
-    here: dict[int, list[RankRecord]], there: Running
+    there: Running, here: dict[int, list[RankRecord]]
 ) -> None:
     """Reference: the local launcher's uninterrupted run: same plan, working sets within 0.5 %."""
     for rank, of_rank in records(SPEC, there.out, 0).items():
