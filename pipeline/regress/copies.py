@@ -13,9 +13,10 @@ import numpy as np
 from pipeline.regress.design import Design, make_design
 from pipeline.regress.fitted_table import with_copies
 from pipeline.regress.identify import Identified, identify
+from pipeline.regress.outlying import name_outliers
 from pipeline.regress.rows import Bools, Floats, Ints, Rows
 from pipeline.regress.sighting import Sightings
-from pipeline.regress.solve import STILL, FitError, Prior, bootstrap, kept, outliers, robust
+from pipeline.regress.solve import STILL, FitError, Prior, bootstrap, kept, robust
 from planner.coefficients import Coefficients
 
 NOISE = 0.015
@@ -27,8 +28,6 @@ WHOLE = 2.0
 ALIKE, STEPS = 2e-5, 2**40
 """Relative width within which terms' figures are solved as one row, and room for such widths."""
 ROUNDS = 8
-MOST_NAMED = 100
-"""Outliers that are named; the others are counted."""
 HARDLY = 1e-6
 """Strength that decides only where data say nothing."""
 NOTHING = Identified(0, float("inf"), (), ())
@@ -234,40 +233,28 @@ def fit_design(design: Design, labels: Sequence[str], arguments: Arguments) -> F
         copies=copies,
         low=low,
         high=high,
-        resolution=_resolution(rows, arguments.floor_bytes),
+        resolution=_resolution(rows, weights, arguments.floor_bytes),
         identified=identified,
         at_prior=at_prior,
-        outliers=_outliers(labels, design, rows, copies),
+        outliers=name_outliers(labels, design, rows, copies),
     )
 
 
-def _resolution(rows: Rows, floor: float) -> Floats:
-    """Return the copies that a floor of bytes makes of each coefficient, at its mean size."""
-    ones = np.ones(len(rows))
-    size = np.diag(rows.squares(ones)) / np.maximum(rows.sums(ones), 1.0)
-    resolution: Floats = floor / np.maximum(size, max(floor, 1.0))
+def _resolution(rows: Rows, weights: Floats, floor: float) -> Floats:
+    """Return the copies that a floor of bytes makes of each coefficient, as figures weigh.
+
+    Of figures of its term alone, where there are any.
+    """
+    wide, squared = len(rows.wide), weights**2
+    share = np.bincount(rows.key, squared[wide:] * floor / rows.size, rows.width)
+    total = np.bincount(rows.key, squared[wide:], rows.width)
+    for place in np.flatnonzero(total == 0):
+        size = rows.wide[:, place]
+        has = size > 0
+        share[place] = (squared[:wide][has] * floor / size[has]).sum()
+        total[place] = squared[:wide][has].sum()
+    resolution: Floats = share / np.where(total > 0, total, 1.0)
     return resolution
-
-
-def _outliers(labels: Sequence[str], design: Design, rows: Rows, copies: Floats) -> tuple[str, ...]:
-    """Name figures far from the fit, farthest first: `MOST_NAMED`, and how many more."""
-    observed, sizes, sighting = design.observed, rows.times(copies), design.sighting
-    error = sizes / observed - 1
-    far = outliers(rows, observed, copies)
-    far = far[np.argsort(-np.abs(error[far]), kind="stable")]
-    whole = len(design.peaks.observed)
-    named = []
-    for place in far[:MOST_NAMED]:
-        if place < whole:
-            phase = design.peaks.phase[place]
-            what = "peak" if phase is None else phase.value
-        else:
-            what = design.names[design.term_key[place - whole]]
-        label = labels[sighting[place]]
-        named.append(f"{label}: {what} fitted {error[place]:+.1%} of observed")
-    if len(far) > MOST_NAMED:
-        named.append(f"{len(far) - MOST_NAMED} more, less far")
-    return tuple(named)
 
 
 def _interval(
