@@ -65,7 +65,7 @@ class Observations:
         Raises
         ------
         FitError
-            Where the table prices none of them.
+            Where nothing was measured, or the table prices none of it.
         """
         compiler = TermCompiler(Coefficients.load(name))
         whole: list[bool] = []
@@ -79,6 +79,8 @@ class Observations:
                 count = int((self.sightings.kind == place).sum())
                 calls[f"{label}: {compiled.unpriced[0]}"] += count
         reasons = [f"{reason} ({count} records)" for reason, count in calls.items()]
+        if not len(self.sightings):
+            raise FitError(f"nothing was measured: {'; '.join([*self.excluded, *self.faults][:3])}")
         if not any(whole):
             raise FitError(f"{name} prices none of {len(self.sightings)} calls: {reasons[0]}")
         if all(whole):

@@ -11,12 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.regress.design import Design, make_design
+from pipeline.regress.draws import bootstrap
 from pipeline.regress.fitted_table import with_copies
 from pipeline.regress.identify import Identified, identify
 from pipeline.regress.outlying import name_outliers
 from pipeline.regress.rows import Bools, Floats, Ints, Rows
 from pipeline.regress.sighting import Sightings
-from pipeline.regress.solve import STILL, FitError, Prior, bootstrap, kept, robust
+from pipeline.regress.solve import STILL, FitError, Prior, kept, robust
 from planner.coefficients import Coefficients
 
 NOISE = 0.015

@@ -118,7 +118,8 @@ def test_nothing_measured_is_said(tmp_path):
     """Law: a table of refusals alone has nothing to fit on and nothing to score."""
     rows = [{**row, "status": "refused"} for row in ROWS]
     path = str(written(tmp_path / "cells.csv", rows))
-    for arguments in (("fit", path, "-o", str(tmp_path / "t.toml")), ("score", path)):
+    gate = ("gate", "--records", path, "--coefficients", "nonfull-h200")
+    for arguments in (("fit", path, "-o", str(tmp_path / "t.toml")), ("score", path), gate):
         result = run(*arguments)
         assert result.exit_code == 2
         assert "peakcast" in result.output

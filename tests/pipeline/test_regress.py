@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from pipeline.regress.draws import bootstrap
 from pipeline.regress.identify import identify, next_cells
 from pipeline.regress.rows import Rows
 from pipeline.regress.solve import (
     FitError,
     Prior,
-    bootstrap,
     conformal,
     envelope,
     kept,
