@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from jobs.allocator_replay import ledger_steps, replay
+from jobs.allocator.replay import ledger_steps, replay
 from jobs.live import LiveLoop
 from jobs.meter.cuda import DeviceCall, DeviceMeter
 from jobs.record import Observed

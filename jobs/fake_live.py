@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from jobs.allocator_replay import ledger_steps, replay
+from jobs.allocator.replay import ledger_steps, replay
 from jobs.backend.fake import PlannedRouting
 from jobs.layout import RequestLayout
 from jobs.live import LiveLoop

@@ -108,7 +108,7 @@ class Observed:
     device
         What the meters of a CUDA rank saw besides (`jobs.meter.cuda.DeviceCall`); of a fake rank
         ``replayed_reserved_bytes`` alone: what a CUDA device's allocator would reserve for the
-        process so far, by its rules (`jobs.allocator`). Of CPU ranks empty.
+        process so far, by its rules (`jobs.allocator.simulator`). Of CPU ranks empty.
     call_s, ledger_s
         Wall time of the call, and the part of it spent in the ledger's own code.
     """

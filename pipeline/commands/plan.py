@@ -12,12 +12,12 @@ import typer
 from rich.console import Console
 
 from pipeline.named import named_device, named_model, with_layers
-from pipeline.plan_page import page
-from pipeline.plan_priced import require_priced
-from pipeline.plan_recompute import recomputed
-from pipeline.plan_routing import routed
-from pipeline.plan_summary import Plan, summary
-from pipeline.plan_table import show
+from pipeline.plan.page import page
+from pipeline.plan.priced import require_priced
+from pipeline.plan.recompute import recomputed
+from pipeline.plan.routing import routed
+from pipeline.plan.summary import Plan, summary
+from pipeline.plan.table import show
 from planner.batch import Batch
 from planner.coefficients import Coefficients
 from planner.errors import ConfigError, PlannerError

@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
-from pipeline.lease import LeaseHeldError
-from pipeline.schedule import Schedule, entries
-from pipeline.scheduled import BAD_INPUT, BUSY
-from pipeline.scheduled import run as run_schedule
+from pipeline.schedule.entries import Schedule, entries
+from pipeline.schedule.lease import LeaseHeldError
+from pipeline.schedule.run import BAD_INPUT, BUSY
+from pipeline.schedule.run import run as run_schedule
 from planner.errors import PlannerError
 
 INTERRUPTED = 130

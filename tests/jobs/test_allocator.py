@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 from snapshots import block as snapshot_block
 from snapshots import event, read, segment, snapshot
 
-from jobs import allocator_rules as rules
-from jobs.allocator import CachingAllocator
-from jobs.allocator_blocks import Block
-from jobs.allocator_replay import Step, ledger_steps, replay, snapshot_steps
-from jobs.allocator_rules import MIB, DeviceFullError, Settings, round_request, segment_bytes
+from jobs.allocator import rules
+from jobs.allocator.blocks import Block
+from jobs.allocator.replay import Step, ledger_steps, replay, snapshot_steps
+from jobs.allocator.rules import (
+    MIB,
+    DeviceFullError,
+    Settings,
+    round_request,
+    segment_bytes,
+)
+from jobs.allocator.simulator import CachingAllocator
 from jobs.meter.ledger import Ledger
 
 A, B = 0x7F00_0000_0000, 0x7F10_0000_0000

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.record import record_path, write_records
-from pipeline.baseline import (
+from pipeline.schedule.baseline import (
     TOLERANCE_PERCENT,
     BaselineError,
     Figures,
@@ -107,8 +107,8 @@ def test_a_baseline_reads_back_and_a_broken_one_is_no_first_run(tmp_path: Path) 
 FULL = """
 import sys
 from pathlib import Path
-from pipeline.baseline import BaselineError, read_baseline, write_baseline
-from pipeline.lease import LeaseError, hold
+from pipeline.schedule.baseline import BaselineError, read_baseline, write_baseline
+from pipeline.schedule.lease import LeaseError, hold
 folder = Path(sys.argv[1])
 before = folder / "baseline.json"
 from tests.pipeline.test_baseline import BETTER_FIRST

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.certificate import certificate_path
-from pipeline.certified import last_certified
+from pipeline.schedule.certified import last_certified
 
 SHIPPED = Path(str(files("planner.tables") / "nonfull-h200.toml"))
 

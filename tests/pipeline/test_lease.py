@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import lease
-from pipeline.lease import STALE_S, Holder, LeaseError, LeaseHeldError, hold
+from pipeline.schedule import lease
+from pipeline.schedule.lease import STALE_S, Holder, LeaseError, LeaseHeldError, hold
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from pipeline.lease import LeaseHeldError, hold
+from pipeline.schedule.lease import LeaseHeldError, hold
 path, start = Path(sys.argv[1]), Path(sys.argv[2])
 print("ready", flush=True)
 while not start.exists():

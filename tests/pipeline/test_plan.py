@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.named import named_model, with_layers
-from pipeline.plan_recompute import recomputed
+from pipeline.plan.recompute import recomputed
 from planner import Batch, ConfigError, LiveState, Step, Topology, compile_pricer
 from tests.conftest import GOLDEN
 

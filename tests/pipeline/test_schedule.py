@@ -15,8 +15,8 @@ import pytest
 
 from jobs.record import read_records, write_records
 from pipeline.cli import main
-from pipeline.lease import hold
-from pipeline.scheduled import _sweep_folder
+from pipeline.schedule.lease import hold
+from pipeline.schedule.run import _sweep_folder
 from tests.pipeline.conftest import ROOT, STUBS
 from tests.pipeline.test_track import offline_runs, records
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.schedule import Schedule, entries
+from pipeline.schedule.entries import Schedule, entries
 from tests.slurm.lab import PYTHONPATH
 
 

@@ -2,13 +2,13 @@
 
 From requests and their ends follow what is reserved from CUDA, and what of it is fragments. Each
 step names the function of ``CUDACachingAllocator.cpp`` that it follows; sizes are in
-`jobs.allocator_rules`. Left out, since they depend on time or on what runs: blocks that other
+`jobs.allocator.rules`. Left out, since they depend on time or on what runs: blocks that other
 streams still use, graphs' private pools, and addresses as CUDA gives them (among waiting blocks of
 one size the older segment's is taken).
 """
 
-from jobs.allocator_blocks import Block, Pool
-from jobs.allocator_rules import (
+from jobs.allocator.blocks import Block, Pool
+from jobs.allocator.rules import (
     BLOCK,
     LARGE_SEGMENT,
     SMALL_REQUEST,

@@ -4,9 +4,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from jobs.allocator import CachingAllocator
-from jobs.allocator_blocks import Block
-from jobs.allocator_rules import Settings
+from jobs.allocator.blocks import Block
+from jobs.allocator.rules import Settings
+from jobs.allocator.simulator import CachingAllocator
 from jobs.snapshot.tables import ACTIONS, ALLOCATED, Snapshot
 
 

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from pipeline.plan_summary import Plan, degrees
+from pipeline.plan.summary import Plan, degrees
 from planner.admission import Refuse, Split
 from planner.moments import Moment
 from planner.units import gib

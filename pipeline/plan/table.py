@@ -6,7 +6,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.plan_summary import Plan, degrees
+from pipeline.plan.summary import Plan, degrees
 from planner.admission import Refuse, Split
 from planner.units import gib
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jobs.launch import run_module
 from pipeline.asked import forget_asked, read_asked
-from pipeline.baseline import (
+from pipeline.schedule.baseline import (
     Baseline,
     figures_of,
     improved,
@@ -24,10 +24,10 @@ from pipeline.baseline import (
     write_baseline,
     write_document,
 )
-from pipeline.carry import FILE, carry_over, fingerprint, fingerprint_of
-from pipeline.certified import last_certified
-from pipeline.lease import hold
-from pipeline.schedule import Schedule
+from pipeline.schedule.carry import FILE, carry_over, fingerprint, fingerprint_of
+from pipeline.schedule.certified import last_certified
+from pipeline.schedule.entries import Schedule
+from pipeline.schedule.lease import hold
 from pipeline.store import read_store
 from planner.errors import ConfigError
 

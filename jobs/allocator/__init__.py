@@ -1,0 +1,1 @@
+"""PyTorch's caching allocator, simulated: its rules, its blocks, and a timeline replayed."""

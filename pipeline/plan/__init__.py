@@ -1,0 +1,1 @@
+"""What `peakcast plan` reads and shows: recompute, routing, tables and pages."""

@@ -1,0 +1,1 @@
+"""Studies on a schedule: entries, leases, tables that are certified, baselines."""
