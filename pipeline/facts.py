@@ -113,7 +113,7 @@ PAIRS = (
 peaks, GB. Which rank had which is not published: the higher is set beside the larger shard."""
 
 GARBAGE = """
-The published EP1 peaks hold 9 to 15 GB more than the tensors of these layers: garbage that a
+The published EP1 peaks hold 12 to 15 GB more than the tensors of these layers: garbage that a
 compiled layer's first recompute leaves to the collector, or weights counted in that column alone
 (`docs/experiments/compile-garbage.md`). Cold figures of EP1 may contain either; the EP2 figures are
 explained without. The bound of `art-traced` allows for it where layers are compiled.
