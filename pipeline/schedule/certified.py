@@ -73,6 +73,8 @@ def _read_all(folders: Iterable[Path]) -> tuple[list[_Fitted], list[str]]:
                 continue
             try:
                 made = read_certificate(beside)
+                if made.get("kind") == "confirmed":  # it stands as derived, fitted from no other
+                    continue
                 name, prior, day = made["table"]["name"], made["prior"]["name"], made["fit"]["date"]
             except (CertificateError, KeyError, TypeError) as error:
                 notes.append(f"passed over {path}: {type(error).__name__}: {error}")

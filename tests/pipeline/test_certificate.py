@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.certificate import read_certificate, require_certified
-from pipeline.certify import certify, coverage_interval
+from pipeline.certificate import code_digest, read_certificate, require_certified
+from pipeline.certify import certify, coverage_interval, disagreements
 from pipeline.cli import application
 from pipeline.gate import table_path
 from pipeline.observations import read_observations
@@ -58,6 +58,15 @@ def test_the_shipped_table_is_the_certified_one_and_refits():
         certificate["errors"]["without_model"]["large_median_error"], abs=1e-4
     )
     assert hashlib.sha256(text.encode()).hexdigest() == again["table"]["sha256"]
+
+
+def test_the_sweeps_own_table_is_the_confirmed_one():
+    """Reference: its shipped certificate: made by this fit, of these bytes, every peak covered."""
+    certificate = require_certified(table_path("megatron-local"))
+    assert certificate["kind"] == "confirmed"
+    assert certificate["code"]["sha256"] == code_digest()
+    assert certificate["bound"]["covered"] == certificate["bound"]["of"] >= 90
+    assert not disagreements(certificate)
 
 
 def test_the_gate_passes_the_shipped_table_on_its_cells():
