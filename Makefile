@@ -11,7 +11,7 @@ sweep: $(READY)  ## run the default study; more arguments: make sweep ARGS='topo
 	$(BIN)/python -m pipeline $(ARGS)
 
 test: $(READY)  ## run every test; more arguments: make test ARGS='-k growth'
-	$(BIN)/python -m pytest -q $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
 
 check: $(READY)  ## format, lint, types, import directions
 	$(BIN)/ruff format --check .
