@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobs.slurm_batch import Batch
-from jobs.slurm_queue import WAITING, JobState
+from jobs.slurm_queue import JobState
 from jobs.slurm_task import attempt_folder
 from jobs.spec import CellSpec
 
@@ -52,6 +52,8 @@ class Flight:
         Why it was given up, once it was, and the reading of the clock then.
     trouble
         What kept its end from being recorded at once.
+    is_running
+        Whether its present run has been seen to run: Slurm may configure nodes for seconds before.
     """
 
     spec: CellSpec
@@ -65,6 +67,7 @@ class Flight:
     doom: str = ""
     doomed: float = math.inf
     trouble: str = ""
+    is_running: bool = False
 
     @property
     def job(self) -> str:
@@ -99,8 +102,10 @@ class Flight:
         happened = []
         if state.restarts > self.state.restarts:
             happened.append("resumed")
-        if state.state == "RUNNING" and self.state.state in WAITING:
+            self.is_running = False
+        if state.state == "RUNNING" and not self.is_running:  # whatever lay in between
             happened.append("started")
+            self.is_running = True
             self.started = self.started or time.monotonic()
         if state.state != self.state.state:
             self.since = time.monotonic()

@@ -21,6 +21,7 @@ from tests.slurm.lab import (
     limits,
     outcomes,
     records,
+    settle,
     slurm,
     start,
     stop,
@@ -41,28 +42,30 @@ launch([CellSpec.read(Path(sys.argv[1]))], Path(sys.argv[2]), limits())
 
 def node_lost(out: Path) -> float:
     """A node goes down: the cell goes on elsewhere."""
-    with _down("n1") as bring_down:
-        running, spec = _begin("node-lost", out)
+    running, spec = _begin("node-lost", out)
+    with _down(running.node(spec)) as bring_down:
         seconds = _timed(running, spec, bring_down, "started", 2)
         assert running.finish()["node-lost"].kind == "ok"
     assert running.told.kinds(spec) == ["queued", "started", "resumed", "started", "ok"]
     assert outcomes(spec, out, 0) == WHOLE
-    hosts = [[r.environment["host"] for r in of_rank] for of_rank in records(spec, out, 0).values()]
-    assert hosts == [["n1", "n2", "n2"]] * 2, "what stands is from the node that was lost"
+    for of_rank in records(spec, out, 0).values():
+        first, *others = [record.environment["host"] for record in of_rank]
+        assert first not in others, "what stands is from the node that was lost"
     return seconds
 
 
 def node_lost_for_good(out: Path) -> float:
     """A node goes down and Slurm requeues nothing: the driver excludes it and submits again."""
-    with _down("n1") as bring_down:
-        running, spec = _begin("node-lost", out, sbatch={"no-requeue": True, "requeue": False})
+    running, spec = _begin("node-lost", out, sbatch={"no-requeue": True, "requeue": False})
+    node = running.node(spec)
+    with _down(node) as bring_down:
         seconds = _timed(running, spec, bring_down, "started", 2)
         assert running.finish()["node-lost"].kind == "ok"
     kinds = ["queued", "started", "resumed", "queued", "started", "ok"]
     assert running.told.kinds(spec) == kinds
     assert outcomes(spec, out, 0) == WHOLE
     script = next((out / "jobs").glob(f"*/{running.told.job(spec).partition('_')[0]}_*.sh"))
-    assert "--exclude=n1" in script.read_text()
+    assert f"--exclude={node}" in script.read_text()
     return seconds
 
 
@@ -100,6 +103,7 @@ def controller_restarted(out: Path) -> float:
         seconds = time.monotonic() - began
     finally:
         start("slurmdbd")
+        settle()
     assert running.told.kinds(spec) == ["queued", "started", "ok"]
     assert outcomes(spec, out, 0) == WHOLE
     return seconds

@@ -71,6 +71,7 @@ def _inject(fault: Fault, out: Path) -> float:
     running = Running([spec], out, limits(memory_gib=0.25, timeout_min=fault.timeout_min))
     running.start()
     running.reached(fault.behaviour)
+    running.followed(spec, "started")
     began = time.monotonic()
     fault.inject(running, running.told.job(spec))
     running.finish()

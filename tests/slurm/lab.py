@@ -80,6 +80,28 @@ def start(daemon: str) -> None:
     subprocess.run([daemon], env=environment, check=True, timeout=30)
 
 
+def settle() -> None:
+    """Wait until a controller that was restarted starts jobs on every node and passes signals on.
+
+    For some seconds it does neither.
+    """
+    for node in slurm("sinfo", "-h", "-N", "-p", "main", "-o", "%N").split():
+        batch = ("sbatch", "--parsable", "-w", node, "--mem=50", "-o", "/dev/null")
+        job = slurm(*batch, "--wrap", "srun sleep 60")
+        wait_until(
+            lambda job=job: slurm("squeue", "-h", "-j", job, "-t", "RUNNING"), "a job to run"
+        )
+        wait_until(lambda job=job: _is_cancelled(job), "a job to be cancelled")
+
+
+def _is_cancelled(job: str) -> bool:
+    done = subprocess.run(["scontrol", "update", f"JobId={job}", "Comment=x"], check=False)
+    if done.returncode:
+        return False  # it cannot be altered yet
+    slurm("scancel", job)
+    return True
+
+
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 150) -> float:
     """Poll until ``condition`` holds; return how long it took."""
     began = time.monotonic()
@@ -156,10 +178,15 @@ class Running(threading.Thread):
         )
         assert self.error is None, self.error
 
+    def node(self, spec: CellSpec) -> str:
+        """Return where a cell's job runs."""
+        return slurm("squeue", "-h", "-j", self.told.job(spec), "-o", "%N")
+
     def hasten(self, spec: CellSpec) -> None:
         """Let a requeued job start at once: Slurm would keep it waiting for seconds."""
         self.followed(spec, "resumed")
-        slurm("scontrol", "update", f"JobId={self.told.job(spec)}", "StartTime=now")
+        at_once = ["scontrol", "update", f"JobId={self.told.job(spec)}", "StartTime=now"]
+        subprocess.run(at_once, capture_output=True, check=False)  # unless it has begun by itself
 
     def reached(self, behaviour: str, ranks: int = 2) -> None:
         """Wait until each rank of a cell has come to its misdeed."""

@@ -21,6 +21,7 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory, slurm_missing: str) -> R
         running.start()
         for fault, spec in zip(FAULTS, cells, strict=True):
             running.reached(fault.behaviour)
+            running.followed(spec, "started")  # until then Slurm passes no signal on
             fault.inject(running, running.told.job(spec))
         for fault, spec in zip(FAULTS, cells, strict=True):
             if "resumed" in fault.kinds:
