@@ -56,13 +56,6 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests in one process, and those of the one Slurm, which they disturb."""
-    for item in items:
-        shared = "slurm" if "slurm" in item.path.parent.parts else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(shared))
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Turn the skip of a test whose need must be met into a failure that says the reason."""
