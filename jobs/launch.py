@@ -15,8 +15,8 @@ from pathlib import Path
 from jobs.event import Event
 from jobs.limits import Limits
 from jobs.local_launch import launch_here
-from jobs.slurm_launch import launch_on_slurm
-from jobs.slurm_limits import SlurmLimits
+from jobs.slurm.launch import launch_on_slurm
+from jobs.slurm.limits import SlurmLimits
 from jobs.spec import CellSpec
 from jobs.supervise import die_with_parent
 from jobs.unwinding import Interrupted, unwinding_on_signals

@@ -36,6 +36,21 @@ QWEN = {
 """Qwen3.6-35B-A3B: geometry from the published certificate and model configuration."""
 
 
+STUB = Model(
+    name="stub",
+    num_layers=2,
+    hidden=64,
+    vocab=256,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    num_experts=4,
+    top_k=2,
+    expert_hidden=32,
+)
+"""Sizes for ranks that run nothing."""
+
+
 def qwen(**changes: object) -> Model:
     """Return Qwen3.6-35B-A3B, with fields changed."""
     return Model(**{**QWEN, **changes})  # type: ignore[arg-type]

@@ -16,23 +16,11 @@ from jobs.launch import Event, Limits, launch
 from jobs.record import RankRecord, read_records, record_path
 from jobs.spec import Calls, CellSpec, Weights, Workload
 from planner.errors import ConfigError
-from planner.model import Model
 from planner.step import Step
 from planner.topology import Topology
+from tests.conftest import STUB
 
 HERE = Path(__file__).parent
-MODEL = Model(
-    name="stub",
-    num_layers=2,
-    hidden=64,
-    vocab=256,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    num_experts=4,
-    top_k=2,
-    expert_hidden=32,
-)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +30,7 @@ def _stub_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cell(ranks: int, seed: int = 7) -> CellSpec:
     return CellSpec(
-        model=MODEL,
+        model=STUB,
         topology=Topology(dp=ranks, ep=ranks),
         topology_name=f"ep{ranks}_cp1",
         step=Step(),

@@ -56,7 +56,7 @@ def test_a_task_reads_no_pickle_from_such_a_folder(tmp_path: Path) -> None:
 
     def task() -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "jobs.slurm_task", str(folder)],
+            [sys.executable, "-m", "jobs.slurm.task", str(folder)],
             env=os.environ | place,
             capture_output=True,
             text=True,

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.slurm_ending import Ending, ending_of
-from jobs.slurm_note import ExitNote, read_notes
-from jobs.slurm_queue import JobState
+from jobs.slurm.ending import Ending, ending_of
+from jobs.slurm.note import ExitNote, read_notes
+from jobs.slurm.queue import JobState
 
 KILLED, TOLD = -9, -15
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.slurm_flight import Waiting
-from jobs.slurm_limits import SlurmLimits
-from jobs.slurm_plan import plan
+from jobs.slurm.flight import Waiting
+from jobs.slurm.limits import SlurmLimits
+from jobs.slurm.plan import plan
 from planner.errors import ConfigError
 from tests.slurm.lab import cell
 

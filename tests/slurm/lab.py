@@ -13,27 +13,14 @@ from jobs.completion import every_attempt
 from jobs.launch import Event, SlurmLimits, launch
 from jobs.record import RankRecord, read_records, record_path
 from jobs.spec import Calls, CellSpec, Weights, Workload
-from planner.model import Model
 from planner.step import Step
 from planner.topology import Topology
+from tests.conftest import STUB
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PYTHONPATH = f"{HERE}:{HERE.parent / 'jobs'}:{ROOT}"
 """Where tasks find the stub ranks."""
-
-MODEL = Model(
-    name="stub",
-    num_layers=2,
-    hidden=64,
-    vocab=256,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    num_experts=4,
-    top_k=2,
-    expert_hidden=32,
-)
 
 
 def missing() -> str:
@@ -114,7 +101,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 150)
 def cell(behaviour: str, ranks: int = 2, seed: int = 7) -> CellSpec:
     """Make a cell of stub ranks that behave as told (see slurm_rank.MISDEEDS)."""
     return CellSpec(
-        model=MODEL,
+        model=STUB,
         topology=Topology(dp=ranks, ep=ranks),
         topology_name=f"ep{ranks}_cp1",
         step=Step(),

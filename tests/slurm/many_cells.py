@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from jobs.launch import Event
-from jobs.slurm_launch import launch_on_slurm
-from jobs.slurm_queue import Scheduler
+from jobs.slurm.launch import launch_on_slurm
+from jobs.slurm.queue import Scheduler
 from jobs.spec import Calls
 from pipeline.store import read_store, rows
 from tests.slurm.lab import cell, limits

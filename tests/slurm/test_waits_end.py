@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import slurm_watch
 from jobs.launch import Event, launch
-from jobs.slurm_batch import batches
+from jobs.slurm import watch
+from jobs.slurm.batch import batches
 from planner.errors import ConfigError
 from tests.slurm.lab import PYTHONPATH, Told, cell, limits, outcomes, records
 from tests.slurm.recorded_scheduler import install
@@ -21,7 +21,7 @@ Run = Callable[..., tuple[Event, Told]]
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Launch one cell on a scheduler in some mood; results in ``tmp_path/out``."""
-    monkeypatch.setattr(slurm_watch, "LATE_S", 0.3)
+    monkeypatch.setattr(watch, "LATE_S", 0.3)
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
 
     def run(mood: str, **changes: object) -> tuple[Event, Told]:

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Collection
 
-from jobs.slurm_ending import GONE, NODE_LOST
-from jobs.slurm_flight import Flight
-from jobs.slurm_queue import JobState, Scheduler, SchedulerSilentError
+from jobs.slurm.ending import GONE, NODE_LOST
+from jobs.slurm.flight import Flight
+from jobs.slurm.queue import JobState, Scheduler, SchedulerSilentError
 
 LATE_S = 10.0
 """Time for accounting, and for records on a network file system, to appear."""

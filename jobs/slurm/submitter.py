@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.slurm_batch import Batch, BatchCell, batches
-from jobs.slurm_flight import Flight, Waiting
-from jobs.slurm_limits import SlurmLimits
-from jobs.slurm_plan import Planned, plan
-from jobs.slurm_queue import Scheduler, SchedulerSilentError
-from jobs.slurm_submit import SubmissionError, claim, submit
+from jobs.slurm.batch import Batch, BatchCell, batches
+from jobs.slurm.flight import Flight, Waiting
+from jobs.slurm.limits import SlurmLimits
+from jobs.slurm.plan import Planned, plan
+from jobs.slurm.queue import Scheduler, SchedulerSilentError
+from jobs.slurm.submit import SubmissionError, claim, submit
 from jobs.spec_file import write_spec
 from planner.errors import ConfigError
 

@@ -10,9 +10,9 @@ import submitit
 from submitit.core import utils
 
 from jobs.private import owner_only
-from jobs.slurm_batch import Batch
-from jobs.slurm_limits import SlurmLimits
-from jobs.slurm_task import SlurmTask
+from jobs.slurm.batch import Batch
+from jobs.slurm.limits import SlurmLimits
+from jobs.slurm.task import SlurmTask
 
 ANSWER_S = 120
 """sbatch asks again by itself for a while; one that takes longer is given up."""
@@ -44,7 +44,7 @@ class _ArrayExecutor(submitit.SlurmExecutor):
 
     @property
     def _submitit_command_str(self) -> str:
-        return f"{self.python} -u -m jobs.slurm_task {shlex.quote(str(self.folder))}"
+        return f"{self.python} -u -m jobs.slurm.task {shlex.quote(str(self.folder))}"
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         outer = [n for n in os.environ if n.startswith("SLURM_") and n not in OF_THE_CLUSTER]

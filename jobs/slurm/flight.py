@@ -5,9 +5,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jobs.slurm_batch import Batch
-from jobs.slurm_queue import JobState
-from jobs.slurm_task import attempt_folder
+from jobs.slurm.batch import Batch
+from jobs.slurm.queue import JobState
+from jobs.slurm.task import attempt_folder
 from jobs.spec import CellSpec
 
 

@@ -13,8 +13,8 @@ from signal import SIGKILL, SIGTERM
 from jobs import outcome as outcomes
 from jobs.completion import record_failure
 from jobs.logs import log_path
-from jobs.slurm_note import ExitNote
-from jobs.slurm_queue import JobState
+from jobs.slurm.note import ExitNote
+from jobs.slurm.queue import JobState
 from jobs.spec import CellSpec
 
 GONE = "GONE"

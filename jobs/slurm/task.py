@@ -18,7 +18,7 @@ from jobs import resume
 from jobs.completion import GOOD, rank_is_complete, rank_records
 from jobs.private import owner_only, require_own
 from jobs.record import RankRecord
-from jobs.slurm_note import ExitNote, read_notes
+from jobs.slurm.note import ExitNote, read_notes
 from jobs.spec import CellSpec
 from jobs.supervise import RankExit, Work, watch
 

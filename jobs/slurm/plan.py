@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jobs.slurm_flight import Waiting
+from jobs.slurm.flight import Waiting
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The launcher of a Slurm cluster: job arrays, followed until every cell is recorded.
 
 One look at the queue a poll serves all jobs. What is on the cluster is written down as it goes
-there (`jobs.slurm_batch`), so that a driver that was killed, or left, is taken up by the next.
+there (`jobs.slurm.batch`), so that a driver that was killed, or left, is taken up by the next.
 """
 
 import time
@@ -12,14 +12,14 @@ from pathlib import Path
 from jobs.completion import every_attempt, outcome_of, record_failure
 from jobs.event import Event
 from jobs.private import owner_only
-from jobs.slurm_ending import Ending, ending_of, record
-from jobs.slurm_flight import Flight, Waiting
-from jobs.slurm_limits import SlurmLimits
-from jobs.slurm_note import read_notes
-from jobs.slurm_queue import WAITING, JobState, Scheduler, SchedulerSilentError
-from jobs.slurm_submitter import Refused, Submitter
-from jobs.slurm_task import attempt_folder
-from jobs.slurm_watch import LATE_S, Watch
+from jobs.slurm.ending import Ending, ending_of, record
+from jobs.slurm.flight import Flight, Waiting
+from jobs.slurm.limits import SlurmLimits
+from jobs.slurm.note import read_notes
+from jobs.slurm.queue import WAITING, JobState, Scheduler, SchedulerSilentError
+from jobs.slurm.submitter import Refused, Submitter
+from jobs.slurm.task import attempt_folder
+from jobs.slurm.watch import LATE_S, Watch
 from jobs.spec import CellSpec
 from jobs.unwinding import Interrupted, unwinding_on_signals
 
