@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 struct memory {
     unsigned long long total, free, used;
@@ -31,4 +32,22 @@ int nvmlDeviceGetMemoryInfo(void *device, struct memory *found) {
     found->free = found->total - found->used;
     return 0;
 }
+
+/* What torch's message of a full device asks for: the one process that is here. */
+struct process {
+    unsigned pid;
+    unsigned long long used;
+};
+int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, struct process *found) {
+    if (*count < 1) return 7; /* NVML_ERROR_INSUFFICIENT_SIZE */
+    found[0] = (struct process){(unsigned)getpid(), emulated_used(*(int *)device)};
+    *count = 1;
+    return 0;
+}
+
+/* Looked up with them, and called by nothing here. */
+int nvmlDeviceGetNvLinkRemoteDeviceType(void) { return 3; } /* NVML_ERROR_NOT_SUPPORTED */
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void) { return 3; }
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 13000; return 0; }
+
 const char *nvmlErrorString(int code) { return code == 2 ? "Invalid Argument" : "no error"; }

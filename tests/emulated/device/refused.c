@@ -1,5 +1,5 @@
-/* Driver entry points that torch's loader must find: all of them launch or load kernels, of which
- * there are none. Their parameters do not matter. */
+/* Driver entry points that torch's loaders must find: most of them launch or load kernels, of which
+ * there are none; the others share memory between processes. Their parameters do not matter. */
 enum { NOT_SUPPORTED = 801 }; /* CUDA_ERROR_NOT_SUPPORTED */
 
 #define REFUSED(name) \
@@ -13,6 +13,11 @@ REFUSED(cuLaunchKernel)
 REFUSED(cuLinkAddData_v2)
 REFUSED(cuLinkComplete)
 REFUSED(cuLinkCreate_v2)
+REFUSED(cuMemExportToShareableHandle)
+REFUSED(cuMemGetAllocationPropertiesFromHandle)
+REFUSED(cuMemImportFromShareableHandle)
+REFUSED(cuMemRetainAllocationHandle)
+REFUSED(cuMemsetD32Async)
 REFUSED(cuModuleGetFunction)
 REFUSED(cuModuleLoad)
 REFUSED(cuModuleLoadData)
@@ -20,4 +25,5 @@ REFUSED(cuModuleLoadDataEx)
 REFUSED(cuModuleUnload)
 REFUSED(cuOccupancyMaxActiveBlocksPerMultiprocessor)
 REFUSED(cuPointerGetAttribute)
+REFUSED(cuStreamWriteValue32)
 REFUSED(cuTensorMapEncodeTiled)
