@@ -77,6 +77,8 @@ class Planned:
 class Observed:
     """The meters' side of one call on this rank; all bytes inside PyTorch unless said otherwise.
 
+    Of a call that was cut short: up to where it was (`RankRecord.reached`).
+
     Parameters
     ----------
     baseline_bytes
@@ -162,6 +164,20 @@ class RankRecord:
         for name in ("key", "label"):
             if not isinstance(getattr(self, name), str):
                 raise RecordError(f"{name} {getattr(self, name)!r} is no text")
+
+    @property
+    def measured(self) -> Observed | None:
+        """What was observed of a call that ran to its end; ``None`` of any other.
+
+        A call that was cut short has ``observed`` too: what it had reached, which may lie anywhere
+        below its peak, so that no error, coverage or fit may take it for one.
+        """
+        return self.observed if self.outcome == "ok" else None
+
+    @property
+    def reached(self) -> Observed | None:
+        """What a call that was cut short had held until then; ``None`` of any other."""
+        return None if self.outcome == "ok" else self.observed
 
     def to_line(self) -> str:
         """Return the record as one line of JSON."""

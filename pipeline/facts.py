@@ -214,7 +214,7 @@ def _observed(store: Store) -> Iterator[tuple[CellSpec, RankRecord]]:
     )
     for cell in cells:
         for record in cell.records:
-            if cell.spec is not None and record.observed is not None and record.planned:
+            if cell.spec is not None and record.measured is not None and record.planned:
                 yield cell.spec, record
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from pipeline.certificate import CertificateError, certificate_path, code_digest, require_certified
+from pipeline.recorded_cell import PASSED
 from pipeline.regress.design import make_design
 from pipeline.regress.sighting import Sightings
 from planner.coefficients import MILLI, Coefficients
@@ -100,8 +101,8 @@ def exceeded(sightings: Sightings, digest: str) -> list[str]:
 
 
 def ran_out(excluded: Sequence[str]) -> list[str]:
-    """Return the calls, of those left out, that an admitted plan ran out of memory in."""
-    return [reason for reason in excluded if "outcome oom" in reason]
+    """Return the calls left out that ran out of memory or passed their bound, though admitted."""
+    return [reason for reason in excluded if "outcome oom" in reason or PASSED in reason]
 
 
 def uncertified(table: Path, limits: Limits) -> list[str]:

@@ -21,6 +21,8 @@ from planner.moments import Moment, Phase
 from planner.pricer import Pricer, compile_pricer
 from planner.work import Work
 
+PASSED = "cut short above its bound"
+"""How a reason to leave a call out ends where the call had proved its bound wrong."""
 LAID_OUT_BY = "megatron-local"
 """For cells whose own table is not here: only the buffers outside PyTorch depend on it."""
 
@@ -166,12 +168,20 @@ def _read_rank(kind: SpecKind, records: Sequence[RecordView], part: CellPart) ->
 def _unusable(record: RecordView) -> str:
     """Return why a record says nothing of copies; empty where it does."""
     if record.outcome != "ok":
-        return f"outcome {record.outcome}"
+        return f"outcome {record.outcome}{_passed(record)}"
     if record.observed is None or record.planned is None:
         return "not planned or not observed"
     if record.planned.decision.children != 1:
         return "split: terms of several children lie together"
     return ""
+
+
+def _passed(record: RecordView) -> str:
+    """Say so where a call that was cut short had passed its bound: that much is certain of it."""
+    planned, reached = record.planned, record.observed
+    if planned is None or reached is None or reached.working_set_bytes <= planned.bound_bytes:
+        return ""
+    return f", {PASSED}"
 
 
 def _sighting(kind: SpecKind, record: RecordView, after: Sequence[RecordView]) -> Sighting:

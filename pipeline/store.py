@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.completion import GOOD, RECORD_NAME, rank_is_complete
-from jobs.record import RankRecord, read_records
+from jobs.record import Observed, RankRecord, read_records
 from jobs.spec import CellSpec
 from planner.errors import ConfigError
 
@@ -19,6 +19,8 @@ Row = dict[str, Any]
 
 FEW_FACTS = 3
 """Up to so many differences of cells are all named in their labels."""
+PLACE = ("phase", "module", "op")
+"""What a record names a place in a call by, from the largest part to the smallest."""
 NO_TERM = "unattributed"
 """Observed bytes that matched no term."""
 
@@ -191,13 +193,17 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def rows(store: Store) -> list[Row]:
-    """One flat row for each recorded call and rank; bytes as integers, absent sides as ``None``."""
+    """One flat row for each recorded call and rank; bytes as integers, absent sides as ``None``.
+
+    What a call that was cut short had held is no observation of it: its observed side is absent,
+    and ``reached_bytes`` is the most that it held, ``reached_at`` where that was.
+    """
     named = labels(store)
     return [_row(cell, record, named[cell.key]) for cell in store.cells for record in cell.records]
 
 
 def _row(cell: Cell, record: RankRecord, label: str) -> Row:
-    spec, planned, observed = cell.spec, record.planned, record.observed
+    spec, planned, observed = cell.spec, record.planned, record.measured
     names = [*record.label.split(), "?", "?"]
     row: Row = {
         "key": cell.key,
@@ -218,6 +224,8 @@ def _row(cell: Cell, record: RankRecord, label: str) -> Row:
     ):
         for name in names_of_side:
             row[f"{side}_{name}_bytes"] = getattr(source, f"{name}_bytes") if source else None
+    row["reached_bytes"] = record.reached.working_set_bytes if record.reached else None
+    row["reached_at"] = place_of(record.reached) if record.reached else None
     row["verdict"] = planned.decision.get("verdict") if planned else None
     row["children"] = planned.decision.get("children") if planned else None
     row["call_s"] = observed.call_s if observed else None
@@ -225,6 +233,11 @@ def _row(cell: Cell, record: RankRecord, label: str) -> Row:
     row["planned_routed_rows"] = sum(planned.routed_rows) if planned else None
     row["observed_routed_rows"] = sum(observed.routed_rows) if observed else None
     return row | _compared(row)
+
+
+def place_of(observed: Observed) -> str:
+    """Name where a call held most: phase, module and operator, as far as they are known."""
+    return " ".join(str(observed.peak_at[p]) for p in PLACE if observed.peak_at.get(p))
 
 
 def _compared(row: Row) -> Row:
@@ -240,15 +253,15 @@ def _compared(row: Row) -> Row:
 
 
 def term_rows(store: Store) -> list[Row]:
-    """One row for each term of each recorded call and rank that was both planned and observed."""
+    """One row for each term of each call and rank that was planned, and observed to its end."""
     named = labels(store)
     table: list[Row] = []
     for cell in store.cells:
         for record in cell.records:
-            if record.planned is None or record.observed is None:
+            if record.planned is None or record.measured is None:
                 continue
-            planned, seen = record.planned.terms, dict(record.observed.terms)
-            seen[NO_TERM] = record.observed.unattributed_bytes
+            planned, seen = record.planned.terms, dict(record.measured.terms)
+            seen[NO_TERM] = record.measured.unattributed_bytes
             for term in sorted({*planned, *seen}):
                 table.append(
                     {

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jobs.completion import GOOD
 from pipeline.store import Row
 from planner.units import gib
 
@@ -20,13 +21,16 @@ class Summary:
     worst_percent
         The error (observed - expected) farthest from zero over all rows; nan if none was observed.
     covered, observed
-        Rows whose working set stayed within the bound, and rows that were observed.
+        Rows whose working set stayed within the bound, and rows that were observed to their end.
+    failed
+        Rows of calls that failed; what they had reached is no observation.
     """
 
     fullest: Row
     worst_percent: float
     covered: int
     observed: int
+    failed: int
 
 
 def summarise(rows: Sequence[Row]) -> list[Summary]:
@@ -49,6 +53,7 @@ def _summary(group: Sequence[Row]) -> Summary:
         worst_percent=max(errors, key=abs, default=math.nan),
         covered=sum(row["covered"] for row in seen),
         observed=len(seen),
+        failed=sum(row["outcome"] not in GOOD for row in group),
     )
 
 

@@ -35,6 +35,7 @@ METRICS = (
     "observed_growth_bytes",
     "observed_retained_bytes",
     "observed_held_over_bytes",
+    "reached_bytes",
     "residual_bytes",
     "error_percent",
     "loss",
@@ -220,6 +221,7 @@ def _scalars(table: Sequence[Row], outcome: str) -> dict[str, Any]:
     scalars: dict[str, Any] = {
         "outcome": outcome,
         "observed_calls": len(seen),
+        "cut_short_calls": sum(row["reached_bytes"] is not None for row in table),
         "worst_abs_error_percent": worst_percent(seen) if seen else None,
         "coverage": sum(row["covered"] for row in seen) / len(seen) if seen else None,
         "worst_abs_growth_error_bytes": _farthest(seen, "growth"),

@@ -14,6 +14,7 @@ from typing import Any
 
 from jobs.completion import rank_is_complete
 from jobs.record import RankRecord
+from pipeline.cut_short import told
 from pipeline.logs import log_of
 from pipeline.report.details import details
 from pipeline.report.savings import Saving, savings
@@ -105,7 +106,7 @@ def _cells(store: Store, table: Sequence[Row]) -> Columns:
             ("model", model_of(cell)),
             ("outcome", cell.outcome),
             ("attempts", cell.attempt + 1),
-            ("error", _reason(cell)[:MOST_LETTERS]),
+            ("error", _reason(cell)),
             ("spec", cell.spec is not None),
             ("logs", _logs(store, cell)),
         ):
@@ -114,9 +115,9 @@ def _cells(store: Store, table: Sequence[Row]) -> Columns:
 
 
 def _reason(cell: Cell) -> str:
-    """Return what went wrong, or whose records are missing."""
+    """Return what went wrong and where, or whose records are missing."""
     if cell.error or cell.outcome != "incomplete" or cell.spec is None:
-        return cell.error
+        return "; ".join(filter(None, (cell.error[:MOST_LETTERS], told(cell))))
     lacking = [
         rank
         for rank in cell.spec.ranks
@@ -145,6 +146,7 @@ CALLS = {
     "expected": "planned_expected_bytes",
     "bound": "planned_bound_bytes",
     "observed": "observed_working_set_bytes",
+    "reached": "reached_bytes",
     "error": "error_percent",
     "growth_predicted": "planned_growth_bytes",
     "growth_observed": "observed_growth_bytes",
@@ -163,7 +165,7 @@ def _calls(table: Sequence[Row], records: Sequence[RankRecord], numbers: dict[st
     columns: Columns = {name: [row[source] for row in table] for name, source in CALLS.items()}
     columns["error"] = [None if e is None else round(e, 5) for e in columns["error"]]
     columns["cell"] = [numbers[row["key"]] for row in table]
-    columns["garbage"] = [r.observed.garbage_bytes if r.observed else None for r in records]
+    columns["garbage"] = [r.measured.garbage_bytes if r.measured else None for r in records]
     columns["ledger_percent"] = [
         round(100 * row["ledger_s"] / row["call_s"], 2) if row["call_s"] else None for row in table
     ]
@@ -178,13 +180,15 @@ def _groups(groups: Sequence[Summary], fullest: Sequence[int], numbers: dict[str
         "worst": [round(g.worst_percent, 5) if g.observed else None for g in groups],
         "covered": [group.covered for group in groups],
         "observed": [group.observed for group in groups],
+        "failed": [group.failed for group in groups],
     }
 
 
 def _terms(records: Sequence[RankRecord]) -> dict[str, Any]:
     """Return each term's columns: bytes planned, observed less planned, copies planned.
 
-    Zero stands where a call has no such term, or was not both planned and observed.
+    Zero stands where a call has no such term, or was not both planned and observed. Of a call that
+    was cut short they are those of the most that it had reached.
     """
     names = [term.name for term in TERMS]
     seen: set[str] = set()

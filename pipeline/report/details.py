@@ -1,17 +1,17 @@
 """Details: what the page tells of single calls alone: timeline, place of the peak, leftovers.
 
 They are bulky, so that a large sweep keeps them for `MOST_CALLS` calls: the fullest of each cell
-first, then those with the largest errors; the page says for how many.
+first, then those that were cut short, then those with the largest errors; the page says for how
+many.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from jobs.record import Observed, Planned, RankRecord
-from pipeline.store import Row
+from pipeline.store import Row, place_of
 
 MOST_CALLS = 1000
-PARTS = ("phase", "module", "op")  # of the place of the peak
 
 
 def details(
@@ -28,7 +28,14 @@ def details(
     """
     first = set(fullest)
     planned_and_seen = [p for p, r in enumerate(records) if r.observed or r.planned]
-    planned_and_seen.sort(key=lambda p: (p not in first, -abs(table[p]["error_percent"] or 0), p))
+    planned_and_seen.sort(
+        key=lambda p: (
+            p not in first,
+            records[p].reached is None,
+            -abs(table[p]["error_percent"] or 0),
+            p,
+        )
+    )
     names: dict[str, int] = {}
     chosen = sorted(planned_and_seen[:MOST_CALLS])
     return {
@@ -63,7 +70,7 @@ def _observed(observed: Observed, names: dict[str, int]) -> dict[str, Any]:
         return names.setdefault(name, len(names))
 
     return {
-        "at": " ".join(filter(None, (observed.peak_at.get(part) for part in PARTS))),
+        "at": place_of(observed),
         "baseline": observed.baseline_bytes,
         "outside": observed.outside_bytes,
         "live": [size for size, _ in observed.timeline],

@@ -32,7 +32,7 @@ class Standing:
     digest
         SHA-256 of the table's text when the cells were made.
     calls, covered
-        Calls of ranks that were planned and observed, and those within the bound.
+        Calls of ranks that were planned, and observed to their end, and those within the bound.
     worst_percent
         Largest absolute error of those; ``None`` where there are none.
     """
@@ -66,9 +66,9 @@ def _standing(
 ) -> Standing:
     errors, covered = [], 0
     for record in records:
-        if record.planned is None or record.observed is None or not record.planned.expected_bytes:
+        if record.planned is None or record.measured is None or not record.planned.expected_bytes:
             continue
-        seen, expected = record.observed.working_set_bytes, record.planned.expected_bytes
+        seen, expected = record.measured.working_set_bytes, record.planned.expected_bytes
         errors.append(100 * abs(seen - expected) / expected)
         covered += seen <= record.planned.bound_bytes
     return Standing(

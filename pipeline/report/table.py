@@ -7,8 +7,9 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.cut_short import told
 from pipeline.logs import log_of
-from pipeline.store import Cell, Row, Store, rows
+from pipeline.store import Cell, Store, rows
 from pipeline.summary import Summary, summarise
 from planner.units import MIB
 
@@ -35,7 +36,7 @@ def print_table(console: Console, store: Store) -> None:
         for summary in summaries:
             row = summary.fullest
             figures = [show(summary) for _, show in columns]
-            table.add_row(row["label"], calls_of(row), *figures)
+            table.add_row(row["label"], calls_of(summary), *figures)
         console.print(table)
 
 
@@ -66,10 +67,12 @@ BUFFERS: tuple[Column, ...] = (
 )
 
 
-def calls_of(row: Row) -> str:
-    """Show which calls a row stands for, and in how many children they ran if split."""
+def calls_of(summary: Summary) -> str:
+    """Show which calls a line stands for: in how many children if split, how many failed."""
+    row = summary.fullest
     split = f" in {row['children']}" if (row["children"] or 1) > 1 else ""
-    return f"{row['temperature']}{split}"
+    failed = f", {summary.failed} failed" if summary.failed and summary.observed else ""
+    return f"{row['temperature']}{split}{failed}"
 
 
 def mib(size: int | None) -> str:
@@ -90,6 +93,9 @@ def print_outcomes(console: Console, store: Store) -> None:
         if cell.outcome != "ok":
             style = "yellow" if cell.outcome == "refused" else "red"
             _print_line(console, f"{cell.outcome}: {cell.label}: {cell.error}", style)
+            where = told(cell)
+            if where:
+                _print_line(console, f"  {where}", style)
             log = _first_log(store, cell)
             if log is not None:
                 _print_line(console, f"  its log: {log}", style)

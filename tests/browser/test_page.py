@@ -39,6 +39,11 @@ def contents_of(report: Path) -> dict:
     return unpack(found[1])
 
 
+def ended(held: dict) -> list[int]:
+    """The places of the calls that ran to their end: of the others a chart has no point."""
+    return [place for place, size in enumerate(held["calls"]["observed"]) if size is not None]
+
+
 def test_every_section_with_something_to_show_is_drawn(page: Page) -> None:
     """Reference: the page's list of contents; a drawn chart is an svg with marks in it."""
     assert page.evaluate("document.body.dataset.drawn") == "yes"
@@ -53,16 +58,17 @@ def test_a_click_on_a_filter_changes_table_figures_and_charts(page: Page, report
     """Reference: the page's columns, counted here; a second click restores what was."""
     held = contents_of(report)
     topologies = [held["cells"]["topology"][cell] for cell in held["calls"]["cell"]]
+    seen = [topologies[place] for place in ended(held)]
     everything = labels(page)
     click(page, "topology", "ep2_cp2")
     assert labels(page)
     assert all(label.startswith("ep2_cp2") for label in labels(page))
     count = topologies.count("ep2_cp2")
     expect(page.locator("#shown")).to_contain_text(f"{count} of {len(topologies)} recorded calls")
-    assert points(page, "scatter") == points(page, "errors") == count
+    assert points(page, "scatter") == points(page, "errors") == seen.count("ep2_cp2")
     click(page, "topology", "ep2_cp2")
     assert labels(page) == everything
-    assert points(page, "scatter") == len(topologies)
+    assert points(page, "scatter") == len(seen) == len(topologies) - 2
 
 
 def test_each_filter_keeps_what_it_says(page: Page, report: Path) -> None:
@@ -78,7 +84,7 @@ def test_each_filter_keeps_what_it_says(page: Page, report: Path) -> None:
             click(page, name, value)
             pressed = page.locator(f'button[data-filter="{name}"][aria-pressed="true"]')
             assert pressed.all_inner_texts() == [value]
-            assert points(page, "scatter") == facts.count(value)
+            assert points(page, "scatter") == [facts[p] for p in ended(held)].count(value)
             click(page, name, value)
 
 
@@ -90,6 +96,7 @@ def test_two_filters_hold_together_and_two_values_of_one_add_up(page: Page, repo
         (cells["topology"][cell], temperature)
         for cell, temperature in zip(calls["cell"], calls["temperature"], strict=True)
     ]
+    facts = [facts[place] for place in ended(held)]
     for name, value in (
         ("topology", "ep1_cp1"),
         ("topology", "ep4_cp2"),
@@ -168,6 +175,22 @@ def test_words_of_records_are_only_ever_words(page: Page, report: Path) -> None:
     page.locator("#chart-timeline .role-mark path").first.hover(force=True)
     assert page.evaluate("window.hacked") is None
     assert page.locator("img").count() == 0
+
+
+def test_a_call_that_was_cut_short_is_no_measurement(page: Page, report: Path) -> None:
+    """Reference: the page's columns; its timeline is drawn, a step to its peak is not."""
+    held = contents_of(report)
+    place = next(p for p, size in enumerate(held["calls"]["reached"]) if size is not None)
+    assert place not in ended(held)
+    page.locator("#cell").select_option(value=str(held["calls"]["cell"][place]))
+    page.locator("#call").select_option(value=str(place))
+    page.wait_for_function(DRAWN)
+    expect(page.locator("#facts")).to_contain_text("observed cut short at ")
+    expect(page.locator("#facts")).to_contain_text("its peak is not known")
+    expect(page.locator("#section-timeline")).to_be_visible()
+    expect(page.locator("#section-waterfall")).to_be_hidden()
+    expect(page.locator("#cells")).to_contain_text("cold, 1 failed")
+    expect(page.locator("#troubles")).to_contain_text("was cut short at")
 
 
 def test_no_window_is_too_narrow_and_no_text_too_faint(page: Page) -> None:

@@ -62,7 +62,7 @@ class OneCall {
       ["outcome", calls.outcome[this.place]],
       ["expected", size("expected")],
       ["bound", size("bound")],
-      ["observed", `${size("observed")} ${shownPercent(calls.error[this.place])}`],
+      ["observed", this.seen()],
       ["growth", both("growth")],
       ["held over", both("held")],
       ["retained by forward", both("retained")],
@@ -74,13 +74,21 @@ class OneCall {
       facts.push(["expected peak", detail.moment], ["verdict", detail.verdict], ["priced with", detail.table]);
       facts.push(["tokens on the rank", String(detail.tokens)], ["unpriced", detail.unpriced.join("; ") || "nothing"]);
     }
-    if (detail?.at) facts.push(["observed peak", detail.at]);
+    if (detail?.at) facts.push([calls.reached[this.place] === null ? "observed peak" : "cut short after", detail.at]);
     const { calls: kept, of } = this.contents.details;
     const missing = `Timeline, place of the peak and leftovers are kept of ${Object.keys(kept).length} of ${of} calls, not of this one.`;
     document.getElementById("kept").textContent = detail ? "" : missing;
     document.getElementById("facts").replaceChildren(
       ...facts.map(([name, value]) => element("div", {}, element("b", {}, name), ` ${value}`)),
     );
+  }
+
+  // What was observed; of a call that was cut short, that this is not its peak.
+  seen() {
+    const { calls } = this.contents;
+    const reached = calls.reached[this.place];
+    if (reached === null) return `${this.named(calls.observed[this.place])} ${shownPercent(calls.error[this.place])}`;
+    return `cut short at ${this.named(reached)}; its peak is not known, and what follows is of this moment`;
   }
 
   // A size with its unit.

@@ -71,8 +71,9 @@ class Tables {
     const size = (name) => shownSize(this.contents, calls[name][place]);
     const split = calls.children[place] > 1 ? ` in ${calls.children[place]}` : "";
     const observed = groups.observed[group];
+    const failed = observed && groups.failed[group] ? `, ${groups.failed[group]} failed` : "";
     const values = [
-      groups.temperature[group] + split,
+      groups.temperature[group] + split + failed,
       size("expected"),
       size("bound"),
       size("observed") || calls.outcome[place],
