@@ -56,7 +56,7 @@ class CudaRanks:
             model = build_model(self.spec)
         cuda.place_dispatchers(model, self.device)
         load_weights(model, self.spec)
-        workspace = cuda.load_libraries(self.device)
+        workspace = cuda.load_libraries(self.device, self.spec.step.engine)
         torch.cuda.empty_cache()  # scratch of drawing and loading
         ledger = None
         if self.spec.meter.ledger:

@@ -70,6 +70,11 @@ class CellSpec:
                 f"backend = {self.backend}; compile on CUDA devices, and see what compiling leaves "
                 "to the collector with docs/experiments/compile_garbage.py"
             )
+        if self.step.engine == "te" and self.backend != "cuda":
+            raise ConfigError(
+                "step.engine = te is Transformer Engine's layers, which run on CUDA devices alone; "
+                f"use meter=cuda, or set step.engine=own (backend = {self.backend})"
+            )
         if self.backend == "fake":
             beyond = [rank for rank in self.meter.ranks or () if rank >= self.topology.world]
             if beyond:
@@ -117,6 +122,8 @@ class CellSpec:
             del identity["topology_name"]
             del identity["weights"]["path"]
             del identity["meter"]["profile"]
+            if identity["step"]["engine"] == "own":  # came later: keys of before stay
+                del identity["step"]["engine"]
             text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
             key = hashlib.sha256(text.encode()).hexdigest()[:16]
             object.__setattr__(self, "_key", key)

@@ -25,6 +25,7 @@ FACTS: Mapping[str, Callable[[Local], object]] = {
     "moe_layers": lambda local: local.moe_layers > 0,
     "device": lambda local: "cuda" if local.on_device else "cpu",
     "latent_attention": lambda local: local.latent_attention is not None,
+    "engine": lambda local: local.engine,
 }
 
 

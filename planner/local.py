@@ -85,6 +85,7 @@ class Local:
     on_device: bool
     offload_activations: bool
     fp8: bool
+    engine: str
 
     @property
     def dense_adapters(self) -> bool:
@@ -193,6 +194,7 @@ def localize(model: Model, topology: Topology, step: Step, pp_rank: int = 0) -> 
         on_device=step.device == "cuda",
         offload_activations=step.offload_activations,
         fp8=step.fp8,
+        engine=step.engine,
     )
 
 

@@ -14,6 +14,7 @@ HEADS = ("chunked", "whole", "fused")
 ADAPTERS = ("experts", "all")
 DEVICES = ("cpu", "cuda")
 FP8_WEIGHTS = ("copies", "own")
+ENGINES = ("own", "te")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +88,9 @@ class Step:
         Whether it is collected once, after the first layer was recomputed.
     device
         ``cuda`` or ``cpu``: whether bytes outside PyTorch are counted.
+    engine
+        Whose routed experts and core attention run: the ``own`` of `jobs.model`, or ``te``,
+        Transformer Engine's grouped layers and attention (around the ring of context parallelism).
     """
 
     dtype: str = "bf16"
@@ -119,6 +123,7 @@ class Step:
     compiled: bool = False
     collect_compile_garbage: bool = False
     device: str = "cpu"
+    engine: str = "own"
 
     def __post_init__(self) -> None:
         require_choice("Step", "dtype", self.dtype, tuple(ITEMSIZE))
@@ -133,6 +138,7 @@ class Step:
         require_choice("Step", "attention", self.attention, ATTENTION)
         require_choice("Step", "device", self.device, DEVICES)
         require_choice("Step", "fp8_weights", self.fp8_weights, FP8_WEIGHTS)
+        require_choice("Step", "engine", self.engine, ENGINES)
         for name in ("recompute_layers", "microbatches", "vocab_multiple", "nvlink_ranks"):
             require_int("Step", name, getattr(self, name))
         require_int("Step", "sequence", self.sequence, least=0)

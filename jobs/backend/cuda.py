@@ -33,7 +33,8 @@ def require_device(step: Step, topology: Topology) -> None:
     Raises
     ------
     ConfigError
-        Without a CUDA device, with fp32 activations, and for HybridEP without `deep_ep`.
+        Without a CUDA device, with fp32 activations, for HybridEP without `deep_ep`, and for
+        Transformer Engine's layers without it.
     """
     if not torch.cuda.is_available():
         raise ConfigError(
@@ -48,6 +49,11 @@ def require_device(step: Step, topology: Topology) -> None:
         raise ConfigError(
             "dispatcher hybridep on CUDA needs deep_ep with its HybridEPBuffer, which is not here; "
             "install it, or set step.dispatcher=alltoall"
+        )
+    if step.engine == "te" and not patches.has_transformer_engine():
+        raise ConfigError(
+            "step.engine = te needs Transformer Engine, which is not here; install "
+            "transformer_engine[pytorch], or set step.engine=own"
         )
 
 
@@ -154,19 +160,33 @@ def place_dispatchers(model: torch.nn.Module, device: torch.device) -> None:
                 dispatcher.permute_idx_device = device
 
 
-def load_libraries(device: torch.device) -> int:
+def load_libraries(device: torch.device, engine: str) -> int:
     """Multiply matrices forward and backward; return what the libraries keep of the allocator.
 
-    cuBLAS takes a workspace for each handle and stream, and backward has a handle of its own. It is
-    part of no tensor, and is there before the first call is followed.
+    cuBLAS takes a workspace for each handle and stream, and backward has a handle of its own.
+    Transformer Engine takes one for plain products, which the router's gate is one of wherever it
+    is installed, and one for each stream of grouped products. They are part of no tensor of a
+    call, and are there before the first call is followed.
     """
     before = torch.cuda.memory_allocated(device)
     for dtype in (torch.bfloat16, torch.float32):
         x = torch.ones(256, 256, dtype=dtype, device=device, requires_grad=True)
         (x @ x).sum().backward()
         del x
+    if patches.has_transformer_engine():
+        _load_transformer_engine(device, engine)
     torch.cuda.synchronize(device)
     return torch.cuda.memory_allocated(device) - before
+
+
+def _load_transformer_engine(device: torch.device, engine: str) -> None:
+    from megatron.core.transformer.moe.moe_utils import te_general_gemm
+    from transformer_engine.pytorch import GroupedLinear
+
+    x = torch.ones(256, 256, dtype=torch.bfloat16, device=device)
+    te_general_gemm(x, x, torch.float32, layout="TN")
+    if engine == "te":
+        GroupedLinear(1, 256, 256, bias=False, params_dtype=x.dtype, device=device)(x, [256])
 
 
 def stop() -> None:

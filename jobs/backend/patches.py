@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from jobs import backend
+
 _SILENCED = (
     (UserWarning, r"Transformer Engine and Apex are not installed"),
     (UserWarning, r"Apex is not installed"),
@@ -59,7 +61,7 @@ def has_transformer_engine() -> bool:
 def fused() -> tuple[Patch, ...]:
     """Return our operators for the kernels that Megatron's layers would call.
 
-    Those of Transformer Engine stay where it is installed.
+    Those of Transformer Engine stay where it is installed and a device runs them.
     """
     from megatron.core.transformer.moe.router import router_gating_linear
 
@@ -84,12 +86,38 @@ def fused() -> tuple[Patch, ...]:
             lambda x, bias, *_: swiglu.swiglu(x),  # noqa: ARG005 - the model has no biases
             "the fused SwiGLU of a GPU is compiled; eager it writes temporaries",
         ),
+        Patch(
+            "megatron.core.transformer.moe.experts",
+            "weighted_bias_swiglu_impl",
+            lambda x, bias, probs, *_: swiglu.weighted_swiglu(x, probs.squeeze(-1)),  # noqa: ARG005
+            "as above, of Transformer Engine's grouped experts",
+        ),
     )
-    return always if has_transformer_engine() else (*always, *_for_transformer_engine())
+    theirs = has_transformer_engine() and backend.chosen() == "cuda"
+    ours = () if theirs else _permutations()
+    return (*always, *ours, *_mixed_gemm(theirs))
 
 
-def _for_transformer_engine() -> tuple[Patch, ...]:
-    from jobs.model.kernels import mixed_gemm, permutation
+def _mixed_gemm(theirs: bool) -> tuple[Patch, ...]:
+    from megatron.core.transformer.moe import moe_utils
+
+    from jobs.model.kernels import mixed_gemm
+
+    if theirs and moe_utils.te_general_gemm is not None:
+        return ()
+    why = "undefined without Transformer Engine, and with one that it cannot call (2.13): a gate in"
+    return (
+        Patch(
+            moe_utils.__name__,
+            "te_general_gemm",
+            mixed_gemm.general_gemm,
+            f"{why} fp32 would copy its input, or raise NameError",
+        ),
+    )
+
+
+def _permutations() -> tuple[Patch, ...]:
+    from jobs.model.kernels import permutation
 
     utils = "megatron.core.transformer.moe.moe_utils"
     why = "Megatron calls Transformer Engine's kernel; ours has the same outputs and saves the same"
@@ -102,12 +130,6 @@ def _for_transformer_engine() -> tuple[Patch, ...]:
     return (
         Patch(utils, "HAVE_TE", True, "guards the kernels installed below"),
         *(Patch(utils, kernel, getattr(permutation, kernel), why) for kernel in kernels),
-        Patch(
-            utils,
-            "te_general_gemm",
-            mixed_gemm.general_gemm,
-            "undefined without Transformer Engine: the router's gate raises NameError",
-        ),
     )
 
 

@@ -13,9 +13,9 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from jobs.model import adapters
-from jobs.model.attention import PackedAttention, SelfAttentionOfAnyLength
+from jobs.model.attention import SelfAttentionOfAnyLength
 from jobs.model.collect import collect_after_first_recompute
-from jobs.model.experts import GroupedExperts
+from jobs.model.engines import core_attention, routed_experts
 from jobs.model.gdn import gdn_spec
 from jobs.model.head import Head
 from jobs.model.norm import RMSNorm
@@ -191,7 +191,7 @@ def transformer_config(model: Model, step: Step, dispatcher: str) -> Transformer
         qk_layernorm=True,
         hidden_dropout=0.0,
         attention_dropout=0.0,
-        use_cpu_initialization=True,
+        use_cpu_initialization=step.engine == "own",  # else Transformer Engine builds on the CPU
         perform_initialization=False,
         bias_activation_fusion=True,
         bias_dropout_fusion=False,
@@ -226,10 +226,10 @@ def _layer_spec(model: Model, step: Step) -> ModuleSpec:
     layer.input_layernorm = layer.pre_mlp_layernorm = RMSNorm
     layer.self_attention.module = SelfAttentionOfAnyLength
     attention = layer.self_attention.submodules
-    attention.core_attention = PackedAttention
+    attention.core_attention = core_attention(step.engine)
     attention.q_layernorm = attention.k_layernorm = RMSNorm
     layer.mlp.submodules.experts = ModuleSpec(
-        module=GroupedExperts, params={"lora_rank": step.lora_rank}
+        module=routed_experts(step.engine), params={"lora_rank": step.lora_rank}
     )
     shared = layer.mlp.submodules.shared_experts.submodules
     rank = _dense_rank(step)

@@ -34,13 +34,13 @@ class GroupedLinear(torch.nn.Module):
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
-        self.weight = _expert_parameter(experts, out_features, in_features, dtype)
+        self.weight = expert_parameter(experts, out_features, in_features, dtype)
         self.lora_a: torch.nn.Parameter | None = None
         self.lora_b: torch.nn.Parameter | None = None
         if lora_rank:
             self.weight.requires_grad_(False)
-            self.lora_a = _expert_parameter(experts, in_features, lora_rank, dtype)
-            self.lora_b = _expert_parameter(experts, lora_rank, out_features, dtype)
+            self.lora_a = expert_parameter(experts, in_features, lora_rank, dtype)
+            self.lora_b = expert_parameter(experts, lora_rank, out_features, dtype)
 
     def forward(self, x: Tensor, counts: list[int]) -> Tensor:
         """Return (rows, out) of rows (rows, in) sorted by expert, ``counts`` of each."""
@@ -51,7 +51,8 @@ class GroupedLinear(torch.nn.Module):
         return base + adapter
 
 
-def _expert_parameter(*args: Any) -> torch.nn.Parameter:
+def expert_parameter(*args: Any) -> torch.nn.Parameter:
+    """Return a parameter of the local experts: its sizes, experts first, and its dtype."""
     *shape, dtype = args
     parameter = torch.nn.Parameter(torch.empty(*shape, dtype=dtype))
     parameter.allreduce = False  # Megatron's mark of a parameter of expert parallelism

@@ -232,11 +232,8 @@ def _targets(model: torch.nn.Module) -> dict[tuple[str, int | None], Tensor]:
     for named in global_parameters(model):
         if ".lora_" in named.name:
             continue
-        if named.local_expert is None:
-            targets[named.name, None] = named.data
-        else:
-            name, _, expert = named.name.rpartition(".")
-            targets[name, int(expert)] = named.data
+        of_all = named.name if named.expert is None else named.name.rpartition(".")[0]
+        targets[of_all, named.expert] = named.data
     return targets
 
 
