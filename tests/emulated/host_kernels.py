@@ -25,6 +25,7 @@ WITHOUT_KERNEL = frozenset(
     {
         *("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "set_"),
         *("resize_", "record_stream", "_pin_memory", "is_pinned"),
+        *("squeeze_", "unsqueeze_", "transpose_", "t_", "as_strided_"),
     }
 )
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_grouped_mm"})
@@ -135,7 +136,7 @@ def _to_host(x: Any) -> Any:
     if isinstance(x, torch.device):
         return torch.device("cpu")
     if isinstance(x, torch.Generator) and x.device.type == "cuda":
-        return None
+        return torch.Generator().manual_seed(x.initial_seed())  # as if drawn from for the first time
     return x
 
 
