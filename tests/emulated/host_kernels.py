@@ -7,6 +7,7 @@ exist here, but for cuBLAS's workspaces.
 """
 
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -106,23 +107,32 @@ class HostKernels(TorchDispatchMode):
             return func(*args, **kwargs)
         own = OPDEFS.get(func._schema.name)
         if own is not None:
-            with self:  # its body is ours: what it calls is met here again
-                return own._backend_fns.get(None, own._init_fn)(*args, **kwargs)
-        return self._on_host(func, args, kwargs, device)
+            return self._take_apart(own, args, kwargs)
+        if torch.device(kwargs.get("device") or device).type == "cpu":
+            return self._fetch(func, args, kwargs)
+        return self._run(func, args, kwargs, device)
 
-    def _on_host(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
+    def _take_apart(self, own: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator of ours by its body, of which each step is met here again."""
+        with self:
+            return own._init_fn(*args, **kwargs)
+
+    def _fetch(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Return a copy on the host of what lies on the device."""
+        host_args, host_kwargs = tree_map(_to_host, (args, kwargs))
+        return func(*host_args, **host_kwargs)
+
+    def _run(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
+        """Run an operator that has a kernel, and return what it returns."""
         name = func._schema.name.split("::")[-1]
         if name in PRODUCTS:
             self._workspace(device)
         host_args, host_kwargs = tree_map(_to_host, (args, kwargs))
-        goes_to = torch.device(kwargs.get("device") or device)
         found = ON_HOST.get(name, func)(*host_args, **host_kwargs)
-        return _give_back(func, found, args, kwargs, device if goes_to.type != "cpu" else goes_to)
+        return give_back(func, found, args, kwargs, lambda x: on_device(x, device))
 
     def _workspace(self, device: torch.device) -> None:
         """Take what cuBLAS takes when this thread's handle first multiplies on a stream."""
-        import threading
-
         place = (threading.get_ident(), torch.cuda.current_stream(device).cuda_stream)
         if place not in self._workspaces:
             self._workspaces[place] = torch.empty(
@@ -159,25 +169,25 @@ def _needs_no_kernel(func: Any) -> bool:
     return bool(aliases) and all(a is not None and not a.is_write for a in aliases)
 
 
-def _give_back(func: Any, found: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
-    """Return results: the caller's own tensors where it wrote to them, else new ones."""
+def give_back(
+    func: Any, found: Any, args: Any, kwargs: Any, make: Callable[[Any], Any]
+) -> Any:
+    """Return an operator's results: the caller's own tensors where it wrote to them, else made."""
     schema = func._schema
-    values = found if isinstance(found, (tuple, list)) and len(schema.returns) != 1 else (found,)
     written = {
-        next(iter(a.alias_info.before_set)): _argument(a, i, args, kwargs)
-        for i, a in enumerate(schema.arguments)
-        if a.alias_info is not None and a.alias_info.is_write and a.alias_info.before_set
+        next(iter(declared.alias_info.before_set)): _argument(declared, index, args, kwargs)
+        for index, declared in enumerate(schema.arguments)
+        if declared.alias_info is not None and declared.alias_info.is_write
     }
-    result = []
-    for declared, value in zip(schema.returns, values, strict=False):
-        info = declared.alias_info
-        if info is not None and info.is_write and info.before_set:
-            result.append(written[next(iter(info.before_set))])
-        else:
-            result.append(tree_map(lambda x: on_device(x, device), value))
-    if len(schema.returns) == 0:
+    if not schema.returns:
         return None
-    return result[0] if len(schema.returns) == 1 else type(found)(result) if isinstance(found, list) else tuple(result)
+    values = (found,) if len(schema.returns) == 1 else tuple(found)
+    results = []
+    for declared, value in zip(schema.returns, values, strict=True):
+        info = declared.alias_info
+        mine = info is not None and info.is_write
+        results.append(written[next(iter(info.before_set))] if mine else tree_map(make, value))
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def _argument(declared: Any, index: int, args: Any, kwargs: Any) -> Any:
