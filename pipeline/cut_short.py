@@ -7,7 +7,7 @@ bound did not hold.
 
 from jobs.record import RankRecord
 from pipeline.store import Cell, place_of
-from planner.units import gib
+from pipeline.unit import unit_of_all
 
 
 def furthest(cell: Cell) -> RankRecord | None:
@@ -24,14 +24,15 @@ def told(cell: Cell) -> str:
     record = furthest(cell)
     if record is None or record.reached is None:
         return ""
-    size = record.reached.working_set_bytes
+    size, planned = record.reached.working_set_bytes, record.planned
+    unit = unit_of_all([size, *([planned.expected_bytes, planned.bound_bytes] if planned else [])])
     where = place_of(record.reached)
-    words = f"rank {record.rank} call {record.call} was cut short at {gib(size)}"
+    words = f"rank {record.rank} call {record.call} was cut short at {unit.show(size)} {unit.name}"
     words += f" in {where}" if where else ""
-    if record.planned is not None:
-        expected, bound = record.planned.expected_bytes, record.planned.bound_bytes
-        words += f" (expected {gib(expected)}, bound {gib(bound)}"
-        words += ", which it had passed)" if size > bound else ")"
+    if planned is not None:
+        expected, bound = unit.show(planned.expected_bytes), unit.show(planned.bound_bytes)
+        words += f" (expected {expected}, bound {bound}"
+        words += ", which it had passed)" if size > planned.bound_bytes else ")"
     others = sum(one.reached is not None for one in cell.records) - 1
     if others:
         so = "was 1 other call" if others == 1 else f"were {others} other calls"

@@ -65,9 +65,15 @@ class Cell:
 
     @property
     def error(self) -> str:
-        """What went wrong first, or why the plan refused."""
+        """What went wrong first, or why the plan refused.
+
+        A rank that names what ran out says more than one whose peer was gone, and that more than
+        one which was stopped.
+        """
         errors = [r for r in self.records if r.error]
-        errors.sort(key=lambda r: (r.error or "").startswith("stopped because"))
+        errors.sort(
+            key=lambda r: ((r.error or "").startswith("stopped because"), r.outcome == "error")
+        )
         return f"rank {errors[0].rank}: {errors[0].error}" if errors else ""
 
 

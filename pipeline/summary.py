@@ -17,7 +17,8 @@ class Summary:
     Parameters
     ----------
     fullest
-        The row of the rank and call that needed most (observed working set, else expected).
+        The row of the rank and call that needed most: observed working set, else what was reached
+        until the call was cut short, else expected.
     worst_percent
         The error (observed - expected) farthest from zero over all rows; nan if none was observed.
     covered, observed
@@ -48,7 +49,10 @@ def _summary(group: Sequence[Row]) -> Summary:
     return Summary(
         fullest=max(
             seen or group,
-            key=lambda r: r["observed_working_set_bytes"] or r["planned_expected_bytes"],
+            key=lambda r: (
+                r["observed_working_set_bytes"] or r["reached_bytes"] or 0,
+                r["planned_expected_bytes"],
+            ),
         ),
         worst_percent=max(errors, key=abs, default=math.nan),
         covered=sum(row["covered"] for row in seen),

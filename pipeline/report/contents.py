@@ -9,7 +9,6 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jobs.completion import rank_is_complete
@@ -20,8 +19,8 @@ from pipeline.report.details import details
 from pipeline.report.savings import Saving, savings
 from pipeline.store import NO_TERM, Cell, Row, Store, rows
 from pipeline.summary import Summary, summarise
+from pipeline.unit import unit_of_largest
 from planner.terms import TERMS
-from planner.units import GIB, MIB
 
 Columns = dict[str, list[Any]]
 
@@ -33,21 +32,6 @@ FEW_CELLS = 40
 """Up to here a chart has a line for each cell; above, one for each topology and weights."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """The unit that a page shows bytes in."""
-
-    name: str
-    bytes: int
-
-
-def unit_of(table: Sequence[Row]) -> Unit:
-    """Return GiB where the largest expected or observed working set has some, else MiB."""
-    names = ("planned_expected_bytes", "observed_working_set_bytes")
-    largest = max((row[name] or 0 for row in table for name in names), default=0)
-    return Unit("GiB", GIB) if largest >= 2 * GIB else Unit("MiB", MIB)
-
-
 def contents(store: Store) -> dict[str, Any]:
     """Return the contents of the page of ``store``: plain JSON values."""
     table = rows(store)
@@ -56,7 +40,8 @@ def contents(store: Store) -> dict[str, Any]:
     groups = summarise(table)
     places = {id(row): place for place, row in enumerate(table)}
     fullest = [places[id(group.fullest)] for group in groups]
-    unit = unit_of(table)
+    names = ("planned_expected_bytes", "observed_working_set_bytes")
+    unit = unit_of_largest(row[name] for row in table for name in names)
     return {
         "unit": {"name": unit.name, "bytes": unit.bytes},
         "cells": _cells(store, table),

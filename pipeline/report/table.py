@@ -5,13 +5,14 @@ from pathlib import Path
 
 from rich.box import SIMPLE
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from pipeline.cut_short import told
 from pipeline.logs import log_of
 from pipeline.store import Cell, Store, rows
 from pipeline.summary import Summary, summarise
-from planner.units import MIB
+from pipeline.unit import Unit, unit_of_all
 
 WIDE = 125  # columns that the whole comparison takes; narrower terminals get it in two tables
 
@@ -21,42 +22,52 @@ def print_table(console: Console, store: Store) -> None:
     summaries = summarise(rows(store))
     if not summaries:
         return
-    title = "the fullest rank and call of each cell, MiB"
+    expected = [summary.fullest["planned_expected_bytes"] for summary in summaries]
+    unit = unit_of_all(expected)
+    title = f"the fullest rank and call of each cell, {unit.name}"
     if console.width >= WIDE:
         parts = {f"Predicted against observed: {title}": (*WORKING_SET, *BUFFERS)}
     else:
         narrow = tuple(column for column in WORKING_SET if column[0] != "error")
         parts = {f"Working set: {title}": narrow, f"Growth and held over: {title}": BUFFERS}
     for heading, columns in parts.items():
-        table = Table(title=heading, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+        table = Table(box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False)
         for name in ("cell", "calls"):
             table.add_column(name)
         for name, _ in columns:
             table.add_column(name, justify="right")
         for summary in summaries:
             row = summary.fullest
-            figures = [show(summary) for _, show in columns]
-            table.add_row(row["label"], calls_of(summary), *figures)
+            figures = [show(summary, unit) for _, show in columns]
+            table.add_row(escape(row["label"]), calls_of(summary), *figures)
+        console.print(f"{heading}\n", style="italic")
         console.print(table)
+        console.print()
 
 
-def _in_bound(summary: Summary) -> str:
+def _in_bound(summary: Summary, _: Unit) -> str:
     mark = "[red]" if summary.covered < summary.observed else ""
     return f"{mark}{summary.covered}/{summary.observed}" if summary.observed else ""
 
 
-def _bytes(column: str) -> Callable[[Summary], str]:
-    return lambda summary: mib(summary.fullest[column])
+def _bytes(column: str) -> Callable[[Summary, Unit], str]:
+    return lambda summary, unit: unit.show(summary.fullest[column])
 
 
-Column = tuple[str, Callable[[Summary], str]]
+def _observed(summary: Summary, unit: Unit) -> str:
+    """Show what was observed, or how the call ended that was not."""
+    row = summary.fullest
+    return unit.show(row["observed_working_set_bytes"]) or str(row["outcome"])
+
+
+Column = tuple[str, Callable[[Summary, Unit], str]]
 
 WORKING_SET: tuple[Column, ...] = (
     ("expected", _bytes("planned_expected_bytes")),
     ("bound", _bytes("planned_bound_bytes")),
-    ("observed", lambda s: mib(s.fullest["observed_working_set_bytes"]) or s.fullest["outcome"]),
-    ("error", lambda s: percent(s.fullest["error_percent"])),
-    ("worst\nerror", lambda s: percent(s.worst_percent if s.observed else None)),
+    ("observed", _observed),
+    ("error", lambda s, _: percent(s.fullest["error_percent"])),
+    ("worst\nerror", lambda s, _: percent(s.worst_percent if s.observed else None)),
     ("in\nbound", _in_bound),
 )
 BUFFERS: tuple[Column, ...] = (
@@ -73,13 +84,6 @@ def calls_of(summary: Summary) -> str:
     split = f" in {row['children']}" if (row["children"] or 1) > 1 else ""
     failed = f", {summary.failed} failed" if summary.failed and summary.observed else ""
     return f"{row['temperature']}{split}{failed}"
-
-
-def mib(size: int | None) -> str:
-    """Show bytes in MiB; nothing where there is no figure."""
-    if size is None:
-        return ""
-    return f"{size / MIB:,.2f}" if size else "0"
 
 
 def percent(value: float | None) -> str:

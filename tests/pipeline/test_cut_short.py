@@ -96,13 +96,16 @@ def test_the_table_shows_the_outcome_and_the_line_below_where_it_was(
     print_outcomes(console, read_store(alone))
     assert (
         "  rank 0 call 0 was cut short at 75.26 MiB in recompute decoder.layers.3.mlp.experts.fc1 "
-        "add.Tensor (expected 92.16 MiB, bound 94.00 MiB)\n"
+        "add.Tensor (expected 92.16, bound 94.00)\n"
     ) in capsys.readouterr().out
 
 
 def test_one_of_several_is_named_and_the_others_counted(store: Store) -> None:
     """Reference: the records; rank 1 held 535,552 bytes, rank 0 526,848."""
     (pair,) = [cell for cell in store.cells if cell.key == PAIR]
+    assert pair.error.startswith("rank 1: OutOfMemoryError"), "rank 0 only lost its peer"
+    warm = summarise([row for row in rows(store) if (row["key"], row["call"]) == (PAIR, 1)])
+    assert [one.fullest["rank"] for one in warm] == [1]
     assert told(pair).startswith("rank 1 call 1 was cut short at 0.51 MiB in forward decoder.")
     assert told(pair).endswith("; so was 1 other call, at less")
 

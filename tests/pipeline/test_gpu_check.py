@@ -14,7 +14,10 @@ from jobs.record import RankRecord, record_path, write_records
 from jobs.spec import CellSpec
 from pipeline.config import cell_of
 from pipeline.gpu_cells import main
-from pipeline.gpu_check import MISSED, NO_DEVICE, PASSED, STUDY, compare, rows, show, verdict
+from pipeline.gpu_check import BAD_INPUT, MISSED, NO_DEVICE, PASSED, STUDY, compare, verdict
+from pipeline.gpu_check import main as check
+from pipeline.gpu_row import rows
+from pipeline.gpu_table import show
 from pipeline.store import Cell, Store
 
 MIB = 2**20
@@ -60,10 +63,10 @@ def seen(stub: ModuleType, spec: CellSpec, working_set: float, allocator: float)
     [
         (1.0, 1.0, ()),
         (0.91, 0.93, ()),
-        (0.89, 0.89, ("working set -11.0% of expected",)),
-        (1.0, 0.85, ("allocator's peak -15.0% of expected from the ledger's",)),
+        (0.89, 0.89, ("working set 11.0 % under expected",)),
+        (1.0, 0.85, ("allocator's peak, in parts of expected, 15.0 % under the ledger's",)),
         (1.09, 1.12, ("above the bound",)),
-        (1.11, 1.11, ("working set +11.0% of expected", "above the bound")),
+        (1.11, 1.11, ("working set 11.0 % over expected", "above the bound")),
     ],
 )
 def test_limits(
@@ -78,13 +81,52 @@ def test_limits(
     assert ("1 of 1 calls" in words) == bool(misses)
 
 
-def test_the_table_says_what_a_reader_needs(stub: ModuleType, spec: CellSpec, capsys) -> None:
-    """Reference: the record's own figures."""
-    show(Console(width=250), list(rows(store(spec, seen(stub, spec, 0.95, 0.97)))))
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_tables_are_whole_on_any_terminal(
+    stub: ModuleType, spec: CellSpec, width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reference: the record's own figures; a word that was cut ends in an ellipsis."""
+    off = seen(stub, spec, 0.85, 0.97)
+    show(Console(width=width), list(rows(store(spec, seen(stub, spec, 0.95, 0.97), off))))
     text = capsys.readouterr().out
-    assert "4 layers default" in text or "4 layers 16x256" in text
-    assert "-5.0%" in text
-    assert "90.00 MiB" in text
+    prices, device = text.split("Peak above")
+    assert "…" not in text
+    for line in (
+        "4 layers 16x256 cold 100.00 110.00 95.00 -5.00 %",
+        "4 layers 16x256 cold 100.00 110.00 85.00 -15.00 %",
+    ):
+        assert line in " ".join(prices.split())
+    assert "95.00 97.00 90.00 88.00 1.00" in " ".join(device.split())
+    assert prices.splitlines()[0].strip().endswith("MiB")
+    words = "working set 15.0 % under expected; allocator's peak, in parts of expected, 12.0 % over"
+    assert f"outside the limits: 4 layers 16x256 cold: {words} the ledger's\n" in text
+
+
+def test_a_table_has_one_unit(
+    stub: ModuleType, spec: CellSpec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reference: by hand; 100 MiB made 40 GiB, beside which 1 MiB is still to be read."""
+    large = seen(stub, spec, 0.95, 0.97)
+    assert large.planned is not None
+    large.planned.expected_bytes, large.planned.bound_bytes = 40 << 30, 44 << 30
+    large.observed.working_set_bytes = 38 << 30
+    large.observed.device["reserved_peak_bytes"] = 41 << 30
+    show(Console(width=80), list(rows(store(spec, large))))
+    prices, device = capsys.readouterr().out.split("Peak above")
+    assert "40.000 44.000 38.000 -5.00 %" in " ".join(prices.split())
+    assert "41.000 0.086 0.001" in " ".join(device.split())
+    assert "GiB" in prices.splitlines()[0]
+    assert "GiB" in device.splitlines()[0]
+    assert "MiB" not in prices + device
+
+
+def test_a_folder_without_records_is_bad_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reference: the module's exit codes."""
+    for given in (["--read"], ["--read", str(tmp_path)], ["--read", str(tmp_path / "no")]):
+        assert check(given) == BAD_INPUT
+        assert "--read takes one folder of a sweep" in capsys.readouterr().out
 
 
 def test_a_failed_cell_and_an_empty_study_are_no_success(stub: ModuleType, spec: CellSpec) -> None:
@@ -92,8 +134,10 @@ def test_a_failed_cell_and_an_empty_study_are_no_success(stub: ModuleType, spec:
     failed = replace(stub.record(spec, 0, 0, 0), outcome="oom-device", error="CUDA out of memory")
     assert verdict(store(spec, failed), []) == (
         MISSED,
-        f"{spec.label}: rank 0: CUDA out of memory",
+        f"failed: {spec.label}: rank 0: CUDA out of memory; rank 0 call 0 was cut short at 99.00 "
+        "MiB in backward layers.0.mlp aten.mm (expected 100.00, bound 110.00)",
     )
+    assert list(rows(store(spec, replace(seen(stub, spec, 0.5, 0.5), outcome="error")))) == []
     untouched = store(spec, stub.record(spec, 0, 0, 0))
     assert list(rows(untouched)) == []
     assert verdict(untouched, [])[0] == MISSED
@@ -124,7 +168,10 @@ def test_cells_of_the_study_can_be_run_by_hand(stub: ModuleType, tmp_path: Path,
         records = [replace(seen(stub, one, 0.97, 0.98), call=call) for call in range(2)]
         write_records(record_path(tmp_path, one.key, 0, 0), records)
     assert compare(Console(width=250), tmp_path) == PASSED
-    assert "18 calls: within 10% of expected" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "18 calls: within 10 % of expected" in text
+    order = [line.split(" cold")[0] for line in text.splitlines() if " cold" in line][:9]
+    assert order == [f"{n} layers even_{size}k " for n in (2, 4, 8) for size in (16, 49, 98)]
 
 
 def test_without_a_device_it_says_so_and_exits_with_three() -> None:
