@@ -173,7 +173,7 @@ class LiveLoop:
         self.seen = seen = running.call.result
         attribution = attribute_peak(
             *(seen, self.spec.model, self.spec.step, [len(b.tokens) for b in running.children]),
-            cp=self.spec.topology.cp,
+            topology=self.spec.topology,
         )
         seconds = running.seconds or time.perf_counter() - running.started
         rows, after = routed_rows(self.model), self._outside()

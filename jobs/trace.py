@@ -47,7 +47,7 @@ def trace(spec: CellSpec) -> dict[str, Any]:
         assert record.planned is not None
         assert loop.seen is not None
         tokens = record.planned.local_tokens
-        found = stages(loop.seen, spec.model, spec.step, tokens, spec.topology.cp)
+        found = stages(loop.seen, spec.model, spec.step, tokens, spec.topology)
         rows = routed_rows(model)
     fake.stop()
     return {

@@ -99,11 +99,28 @@ DISPATCH = (
         phases=FORWARD,
     ),
     Rule(
+        term="dispatch.sent",
+        why="probabilities as permuted to be sent, one fp32 a row; at ep 1 nothing is sent",
+        module=MLP,
+        op=r"peakcast\.permute",
+        dtype="float32",
+        shape=("sent",),
+        phases=FORWARD,
+    ),
+    Rule(
         term="experts.probabilities",
         why="probabilities as permuted and sorted, and gradients",
         module=MLP,
         dtype="float32",
         shape=("*",),
+    ),
+    Rule(
+        term="dispatch.sent",
+        why="rows as permuted to be sent, (T x k, H); at ep 1 nothing is sent",
+        module=MLP,
+        op=r"peakcast\.permute",
+        shape=("sent", "H"),
+        phases=FORWARD,
     ),
     Rule(
         term="experts.dispatched_inputs",

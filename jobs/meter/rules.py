@@ -12,6 +12,7 @@ from jobs.meter.call import CallLedger
 from planner.model import Model
 from planner.step import Step
 from planner.terms.linear_attention import CHUNK
+from planner.topology import Topology
 
 RULES: tuple[Rule, ...] = (
     *adapter_rules.ADAPTERS,
@@ -28,7 +29,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def attribute_peak(
-    call: CallLedger, model: Model, step: Step, tokens: Iterable[int], cp: int = 1
+    call: CallLedger, model: Model, step: Step, tokens: Iterable[int], topology: Topology
 ) -> Attribution:
     """Give every storage at the call's working-set peak to a planner term.
 
@@ -37,16 +38,16 @@ def attribute_peak(
     tokens
         Local tokens of each child of the call. Where a layer's routed rows happen to equal them,
         its (R, H) tensors in the dispatcher read as (T, H).
-    cp
-        Context-parallel degree, over which linear attention divides its heads.
+    topology
+        Linear attention divides its heads over cp; an all-to-all sends rows where ep is above 1.
     """
     at = call.peak_at
     hand = Hand.of(at["phase"], at["module"], model.num_layers)
-    return attribute(call.at_peak, RULES, symbols(model, step, tokens, cp), hand)
+    return attribute(call.at_peak, RULES, symbols(model, step, tokens, topology), hand)
 
 
 def symbols(
-    model: Model, step: Step, tokens: Iterable[int], cp: int = 1
+    model: Model, step: Step, tokens: Iterable[int], topology: Topology
 ) -> dict[str, frozenset[int]]:
     """Return the sizes that the rules' names stand for; arguments as of `attribute_peak`."""
     sizes = {
@@ -61,8 +62,11 @@ def symbols(
         "kv_heads": model.num_kv_heads,
         "r": step.lora_rank,
     }
-    sizes |= _mixer_sizes(model, cp)
-    return {"T": frozenset(tokens)} | {name: frozenset((size,)) for name, size in sizes.items()}
+    sizes |= _mixer_sizes(model, topology.cp)
+    found = {name: frozenset((size,)) for name, size in sizes.items()}
+    found["T"] = frozenset(tokens)
+    found["sent"] = frozenset(t * model.top_k for t in found["T"] if topology.ep > 1)
+    return found
 
 
 def _mixer_sizes(model: Model, cp: int) -> dict[str, int]:

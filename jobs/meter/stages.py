@@ -10,6 +10,7 @@ from jobs.meter.rules import RULES, symbols
 from planner.model import Model
 from planner.moments import Moment
 from planner.step import Step
+from planner.topology import Topology
 
 LAYER = r"decoder\.layers\.\d+\."
 PLACES = (
@@ -37,7 +38,7 @@ class Stage:
 
 
 def stages(
-    call: CallLedger, model: Model, step: Step, tokens: int, cp: int = 1
+    call: CallLedger, model: Model, step: Step, tokens: int, topology: Topology
 ) -> dict[Moment, Stage]:
     """Return each moment that the call passed, at its fullest, with what was live by term.
 
@@ -45,10 +46,10 @@ def stages(
     ----------
     tokens
         Local tokens of the call, which must have one child only.
-    cp
-        Context-parallel degree, over which linear attention divides its heads.
+    topology
+        The ranks that the call ran on, as of `jobs.meter.rules.attribute_peak`.
     """
-    sizes = symbols(model, step, [tokens], cp)
+    sizes = symbols(model, step, [tokens], topology)
     layers = model.num_layers
 
     def stage(live: tuple[Allocation, ...], hand: Hand, layer: int) -> Stage:

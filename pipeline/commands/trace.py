@@ -29,6 +29,8 @@ BAD_INPUT, FAILED = 2, 1
 CLASSES = (
     ("alltoall", Topology()),
     ("alltoall", Topology(cp=2)),
+    ("alltoall", Topology(dp=2, ep=2)),
+    ("alltoall", Topology(cp=2, ep=2)),
     ("hybridep", Topology(dp=2, ep=2)),
     ("hybridep", Topology(cp=2, ep=2)),
 )

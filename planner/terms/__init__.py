@@ -49,6 +49,7 @@ TERMS: tuple[Term, ...] = (
     router.score_gradient,
     dispatch.permutation,
     dispatch.sort_index,
+    dispatch.sent,
     dispatch.handle,
     dispatch.probabilities,
     dispatch.held_over,

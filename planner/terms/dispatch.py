@@ -46,6 +46,17 @@ def sort_index(_: Local) -> Size:
 
 
 @term(
+    "dispatch.sent",
+    what="this rank's rows as permuted to be sent, held until the experts are done",
+    when=lambda local: _alltoall(local) and local.ep > 1,
+    source="trace: Megatron's all-to-all dispatcher, whose caller holds them while experts run",
+)
+def sent(local: Local) -> Size:
+    """(tokens x top-k, hidden) in the activation dtype, and an fp32 probability a row."""
+    return Size(tokens=local.top_k * (local.hidden * local.itemsize + 4))
+
+
+@term(
     "dispatch.handle",
     what="HybridEP handle of the layer at hand",
     when=_hybridep,

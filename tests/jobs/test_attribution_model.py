@@ -107,8 +107,8 @@ def price_of(spec: CellSpec) -> Price:
 
 def figures(call, spec, tokens):
     """What the tests look at, of one call."""
-    peak = attribute_peak(call, spec.model, spec.step, [tokens], spec.topology.cp)
-    sizes = symbols(spec.model, spec.step, [tokens], spec.topology.cp)
+    peak = attribute_peak(call, spec.model, spec.step, [tokens], spec.topology)
+    sizes = symbols(spec.model, spec.step, [tokens], spec.topology)
     everything = [attribute(call.allocations, RULES, sizes, hand) for hand in AT_HAND]
     in_layers = [a for a in call.allocations if a.module.startswith("decoder.layers.")]
     end = call.live_at(call.last_number)
