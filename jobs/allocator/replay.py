@@ -1,21 +1,12 @@
-"""Reserved bytes from a timeline: a ledger's allocations, or a snapshot's history, served again."""
+"""Reserved bytes from a timeline, such as a ledger's allocations: it is served again."""
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from jobs.allocator.blocks import Block
 from jobs.allocator.rules import Settings
 from jobs.allocator.simulator import CachingAllocator
-from jobs.snapshot.tables import ACTIONS, ALLOCATED, Snapshot
-
-
-class Step(NamedTuple):
-    """One step of a timeline: ``nbytes`` are asked for under ``key``, or given back (``None``)."""
-
-    key: Hashable
-    nbytes: int | None
-    stream: int = 0
+from jobs.allocator.steps import Ask, End, Player, Step
 
 
 class Timed(Protocol):
@@ -59,20 +50,17 @@ def replay(steps: Iterable[Step], settings: Settings | None = None) -> Reserved:
     Raises
     ------
     DeviceFullError
-        When a request does not fit in the settings' capacity.
+        When a request does not fit in the settings' limits.
     KeyError
         When something is given back that was not asked for.
     """
     allocator = CachingAllocator(settings)
-    live: dict[Hashable, Block] = {}
+    player = Player(allocator)
     for step in steps:
-        if step.nbytes is None:
-            allocator.free(live.pop(step.key))
-        else:
-            live[step.key] = allocator.malloc(step.nbytes, step.stream)
+        player.play(step)
     return Reserved(
-        peak_bytes=allocator.reserved_peak_bytes,
-        end_bytes=allocator.reserved_bytes,
+        peak_bytes=allocator.memory.peak_bytes,
+        end_bytes=allocator.memory.reserved_bytes,
         allocated_peak_bytes=allocator.allocated_peak_bytes,
         retries=allocator.retries,
     )
@@ -90,7 +78,7 @@ def ledger_steps(allocations: Iterable[Timed], resident: Iterable[int] = ()) -> 
     """
     for number, nbytes in enumerate(resident):
         if nbytes:
-            yield Step(("resident", number), nbytes)
+            yield Ask(("resident", number), nbytes)
     deaths: dict[int, list[int]] = {}
     last = -1
     for allocation in allocations:
@@ -98,69 +86,14 @@ def ledger_steps(allocations: Iterable[Timed], resident: Iterable[int] = ()) -> 
         last = allocation.number
         if not allocation.nbytes:
             continue  # takes no block
-        yield Step(allocation.number, allocation.nbytes)
+        yield Ask(allocation.number, allocation.nbytes)
         if allocation.died is not None:
             deaths.setdefault(allocation.died, []).append(allocation.number)
     for number in sorted(deaths):
-        yield from (Step(key, None) for key in deaths[number])
+        yield from (End(key) for key in deaths[number])
 
 
 def _deaths(deaths: dict[int, list[int]], last: int, number: int) -> Iterator[Step]:
     """Yield what died after ``last`` and before ``number`` was allocated."""
     for moment in range(last, number):
-        yield from (Step(key, None) for key in deaths.pop(moment, ()))
-
-
-def snapshot_steps(snapshot: Snapshot, device: int) -> Iterator[Step]:
-    """Yield the timeline of a device's history; what is older than it comes first."""
-    events, blocks = snapshot.events, snapshot.blocks
-    rows = snapshot.traces[device] if device < len(snapshot.traces) else range(0)
-    born, freed_first = _first_seen(snapshot, rows)
-    for segment in snapshot.segments:
-        for row in segment.blocks if segment.device == device else ():
-            older = blocks.address[row] not in born and blocks.address[row] not in freed_first
-            if blocks.state[row] == ALLOCATED and older:
-                yield Step(blocks.address[row], blocks.requested[row], segment.stream)
-    for address, (size, stream) in freed_first.items():
-        yield Step(address, size, stream)
-    live = set(freed_first)
-    for row in rows:
-        address = events.address[row]
-        if events.action[row] == ACTIONS.index("alloc"):
-            if address in live:
-                yield Step(address, None)  # its end was not recorded
-            live.add(address)
-            yield Step(address, events.size[row], events.stream[row])
-        elif events.action[row] in _ENDS and address in live:
-            live.discard(address)
-            yield Step(address, None)
-
-
-def snapshot_settings(snapshot: Snapshot) -> Settings:
-    """Return the settings that a snapshot states; the defaults before torch 2.2, which states none.
-
-    No memory limit is stated, so that nothing is given back for want of room.
-    """
-    stated = snapshot.settings
-    limit = stated.get("max_split_size")
-    return Settings(
-        expandable=stated.get("expandable_segments") is True,
-        max_split_bytes=limit if isinstance(limit, int) and 0 < limit < 2**62 else None,
-    )
-
-
-_ENDS = (ACTIONS.index("free_requested"), ACTIONS.index("free_completed"))
-
-
-def _first_seen(snapshot: Snapshot, rows: range) -> tuple[set[int], dict[int, tuple[int, int]]]:
-    """Return addresses allocated in the history, and what it first saw given back."""
-    events = snapshot.events
-    born: set[int] = set()
-    freed: dict[int, tuple[int, int]] = {}
-    for row in rows:
-        address = events.address[row]
-        if events.action[row] == ACTIONS.index("alloc"):
-            born.add(address)
-        elif events.action[row] in _ENDS and address not in born:
-            freed.setdefault(address, (events.size[row], events.stream[row]))
-    return born, freed
+        yield from (End(key) for key in deaths.pop(moment, ()))

@@ -1,7 +1,8 @@
 """Rules and sizes of PyTorch's CUDA caching allocator, each with where it stands there.
 
-Functions are those of ``c10/cuda/CUDACachingAllocator.cpp``, read in release 2.4; sizes those of
-``c10/core/AllocatorConfig.h``, in 2.13.
+Functions are those of ``c10/cuda/CUDACachingAllocator.cpp``, sizes those of
+``c10/core/AllocatorConfig.h``, both of release 2.14; what the simulation makes of them is held
+against that release's allocator (``tests/emulated/test_allocator.py``).
 """
 
 from dataclasses import dataclass
@@ -19,14 +20,17 @@ SMALL_SEGMENT = 2 * MIB
 """``kSmallBuffer``: what the small pool takes from CUDA at a time (``get_allocation_size``)."""
 
 LARGE_SEGMENT = 20 * MIB
-"""``kLargeBuffer``, in 2.13 ``large_segment_size``: for requests below `LARGE_REQUEST`, and a page
-of an expandable segment of the large pool."""
+"""``large_segment_size``, before 2.13 ``kLargeBuffer``: for requests below `LARGE_REQUEST`, and a
+page of an expandable segment of the large pool."""
 
 LARGE_REQUEST = 10 * MIB
 """``kMinLargeAlloc``: from here on a segment is as large as the request …"""
 
 SEGMENT_STEP = 2 * MIB
 """``kRoundLarge``: … rounded up to a multiple of this."""
+
+DIVISION_STEPS = 16
+"""Entries of ``roundup_power2_divisions``: for sizes up to 2 MiB, to 4 MiB, …, above 32 GiB."""
 
 
 class DeviceFullError(RuntimeError):
@@ -35,30 +39,53 @@ class DeviceFullError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What ``PYTORCH_CUDA_ALLOC_CONF`` says, and the memory there is.
+    """What ``PYTORCH_ALLOC_CONF`` says, and the memory there is.
 
     Parameters
     ----------
-    capacity_bytes
-        Most that may be reserved; ``None``: no limit.
+    device_bytes, foreign_bytes
+        Memory of the device, ``None``: no end; and what of it others hold, CUDA's context included.
+    allowed_bytes
+        ``set_per_process_memory_fraction``, in bytes: most that may be reserved; ``None``: all.
     expandable
         ``expandable_segments:True``.
     max_split_bytes
         ``max_split_size_mb``, in bytes: blocks of this size or more are not split.
     collect_above
-        ``garbage_collection_threshold``: part of the capacity above which blocks that have waited
-        longer than the mean are given back first; 0: never.
+        ``garbage_collection_threshold``: part of ``allowed_bytes`` above which blocks that have
+        waited longer than the mean are given back first; 0: never.
+    divisions
+        ``roundup_power2_divisions``, `DIVISION_STEPS` of them: steps into which the way from each
+        power of two to the next is cut, to which requests are rounded up; empty: none.
     """
 
-    capacity_bytes: int | None = None
+    device_bytes: int | None = None
+    foreign_bytes: int = 0
+    allowed_bytes: int | None = None
     expandable: bool = False
     max_split_bytes: int | None = None
     collect_above: float = 0.0
+    divisions: tuple[int, ...] = ()
+
+    @property
+    def collects(self) -> bool:
+        """Whether blocks that have waited long are given back."""
+        return self.allowed_bytes is not None and self.collect_above > 0
 
 
-def round_request(size: int) -> int:
+def round_request(size: int, divisions: tuple[int, ...] = ()) -> int:
     """Return the bytes of a block for a request (``round_size``)."""
+    if divisions and size >= BLOCK:
+        steps = divisions[min(max(0, size.bit_length() - MIB.bit_length()), len(divisions) - 1)]
+        if steps > 1 and size > BLOCK * steps:
+            return _round_to_division(size, steps)
     return align_up(max(size, BLOCK), BLOCK)
+
+
+def _round_to_division(size: int, steps: int) -> int:
+    """Return the next of ``steps`` between two powers of two (``roundup_power2_next_division``)."""
+    below = 1 << (size.bit_length() - 1)
+    return align_up(size, max(1, below // (1 << (steps.bit_length() - 1))))
 
 
 def segment_bytes(rounded: int) -> int:

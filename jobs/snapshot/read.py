@@ -78,6 +78,7 @@ class _Folder:
         self._segments: list[Segment] = []
         self._frames: dict[Frame, _FrameNumber] = {}
         self._by_frames: dict[bytes, _StackNumber] = {b"": _StackNumber(0)}
+        self._pools = {(0, 0): 0}
         self._taken = 0  # blocks that belong to a segment
 
     def snapshot(self) -> Snapshot:
@@ -161,7 +162,19 @@ class _Folder:
         events.stream.append(_whole(values, "stream") & _WORD if "stream" in values else 0)
         events.time.append(_whole(values, "time_us") & _WORD if "time_us" in values else 0)
         events.stack.append(self._stack(values))
+        events.pool.append(self._pool(values))
         return EVENT
+
+    def _pool(self, values: Dict) -> int:
+        """Return the number of an event's private pool; 0: none, or none is told."""
+        name = values.get("pool_id", (0, 0))
+        known = self._pools.get(name) if type(name) is tuple else None
+        if known is None:
+            if type(name) is not tuple or [type(part) for part in name] != [int, int]:
+                raise SnapshotError(f"pool_id is {name!r}, which is no pair of numbers")
+            known = self._pools[name] = len(self._events.pools)
+            self._events.pools.append(name)
+        return known
 
     def _block(self, values: Dict) -> _Row:
         blocks = self._blocks

@@ -14,9 +14,10 @@ ACTIONS = (
     "segment_unmap",
     "oom",
     "snapshot",
+    "annotate",
 )
-"""What the allocator's trace records (torch/cuda/memory.py, ``TraceEntry``); a later torch may
-write more."""
+"""What the allocator's trace records (``TraceEntry``, c10/core/CachingDeviceAllocator.h of torch
+2.14); a later torch may write more."""
 
 OTHER = len(ACTIONS)
 
@@ -58,7 +59,8 @@ class Events:
     """The allocator's trace, one row an event; bytes, addresses and microseconds.
 
     Of an ``oom`` event, ``address`` is what CUDA reported free and ``size`` what was asked for.
-    ``size`` of an allocation is what was asked for, before rounding.
+    ``size`` of an allocation is what was asked for, before rounding. ``pool`` is a place in
+    ``pools``, the private pools named by their two numbers (torch 2.9 and later tell them).
     """
 
     action: "array[int]" = field(default_factory=lambda: array("B"))
@@ -67,9 +69,15 @@ class Events:
     stream: "array[int]" = field(default_factory=lambda: array("Q"))
     time: "array[int]" = field(default_factory=lambda: array("Q"))
     stack: "array[int]" = field(default_factory=lambda: array("I"))
+    pool: "array[int]" = field(default_factory=lambda: array("I"))
+    pools: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
 
     def __len__(self) -> int:
         return len(self.action)
+
+    def pool_of(self, row: int) -> tuple[int, int] | None:
+        """Return the private pool of a row; ``None``: everybody's."""
+        return self.pools[self.pool[row]] if self.pool[row] else None
 
 
 @dataclass(slots=True)

@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from jobs.allocator.replay import Reserved, replay, snapshot_settings, snapshot_steps
+from jobs.allocator.history import snapshot_settings, snapshot_steps
+from jobs.allocator.replay import Reserved, replay
 from jobs.record import read_records
 from jobs.snapshot.attribution import Sizes, attribute
 from jobs.snapshot.history import Group, Held, History, held, history, live_groups

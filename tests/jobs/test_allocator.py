@@ -13,7 +13,8 @@ from snapshots import event, read, segment, snapshot
 
 from jobs.allocator import rules
 from jobs.allocator.blocks import Block
-from jobs.allocator.replay import Step, ledger_steps, replay, snapshot_steps
+from jobs.allocator.history import snapshot_steps
+from jobs.allocator.replay import ledger_steps, replay
 from jobs.allocator.rules import (
     MIB,
     DeviceFullError,
@@ -22,6 +23,7 @@ from jobs.allocator.rules import (
     segment_bytes,
 )
 from jobs.allocator.simulator import CachingAllocator
+from jobs.allocator.steps import Ask, End
 from jobs.meter.ledger import Ledger
 
 A, B = 0x7F00_0000_0000, 0x7F10_0000_0000
@@ -65,12 +67,12 @@ def test_small_requests_share_a_segment_and_large_ones_split_theirs() -> None:
     """Reference: ``should_split``: small pool from 512 bytes on, large pool above 1 MiB."""
     allocator = CachingAllocator()
     first, second = allocator.malloc(MIB), allocator.malloc(MIB)
-    assert (allocator.reserved_bytes, second.address) == (2 * MIB, first.end)
+    assert (allocator.memory.reserved_bytes, second.address) == (2 * MIB, first.end)
     large = allocator.malloc(3 * MIB)
-    assert allocator.reserved_bytes == 22 * MIB
+    assert allocator.memory.reserved_bytes == 22 * MIB
     assert large.size == 3 * MIB
     rest = allocator.malloc(16 * MIB + 512)  # 17 MiB wait: a remainder of less than 1 MiB stays
-    assert (allocator.reserved_bytes, rest.size) == (22 * MIB, 17 * MIB)
+    assert (allocator.memory.reserved_bytes, rest.size) == (22 * MIB, 17 * MIB)
     assert allocator.allocated_bytes == 22 * MIB
 
 
@@ -78,18 +80,18 @@ def test_neighbours_join_and_unsplit_segments_go_back() -> None:
     """Reference: ``try_merge_blocks`` and ``release_cached_blocks``."""
     allocator = CachingAllocator()
     blocks = [allocator.malloc(4 * MIB) for _ in range(5)]
-    assert allocator.reserved_bytes == 20 * MIB
+    assert allocator.memory.reserved_bytes == 20 * MIB
     for index in (0, 2, 4):
         allocator.free(blocks[index])
     allocator.empty_cache()
-    assert allocator.reserved_bytes == 20 * MIB, "a split segment stays"
+    assert allocator.memory.reserved_bytes == 20 * MIB, "a split segment stays"
     other = allocator.malloc(5 * MIB)
-    assert allocator.reserved_bytes == 40 * MIB, "three holes of 4 MiB take no 5"
+    assert allocator.memory.reserved_bytes == 40 * MIB, "three holes of 4 MiB take no 5"
     allocator.free(blocks[1])
     assert allocator.malloc(12 * MIB).address == blocks[0].address, "the first three are one"
     allocator.free(other)
     allocator.empty_cache()
-    assert allocator.reserved_bytes == 20 * MIB
+    assert allocator.memory.reserved_bytes == 20 * MIB
 
 
 def test_streams_do_not_share() -> None:
@@ -97,35 +99,35 @@ def test_streams_do_not_share() -> None:
     allocator = CachingAllocator()
     allocator.free(allocator.malloc(30 * MIB, stream=1))
     allocator.malloc(30 * MIB, stream=2)
-    assert allocator.reserved_bytes == 60 * MIB
+    assert allocator.memory.reserved_bytes == 60 * MIB
     allocator.malloc(30 * MIB, stream=1)
-    assert allocator.reserved_bytes == 60 * MIB
+    assert allocator.memory.reserved_bytes == 60 * MIB
 
 
 def test_expandable_segments_grow_by_pages_and_give_pages_back() -> None:
     """Reference: ``map_block`` and ``unmap_block``: pages of 20 MiB, 2 MiB for small requests."""
     allocator = CachingAllocator(Settings(expandable=True))
     first = allocator.malloc(12 * MIB)
-    assert allocator.reserved_bytes == 20 * MIB
+    assert allocator.memory.reserved_bytes == 20 * MIB
     second = allocator.malloc(12 * MIB)  # 8 MiB wait; one more page makes it
-    assert (allocator.reserved_bytes, second.address) == (40 * MIB, first.end)
+    assert (allocator.memory.reserved_bytes, second.address) == (40 * MIB, first.end)
     allocator.malloc(100)
-    assert allocator.reserved_bytes == 42 * MIB
+    assert allocator.memory.reserved_bytes == 42 * MIB
     third = allocator.malloc(61 * MIB)
-    assert allocator.reserved_bytes == 102 * MIB
+    assert allocator.memory.reserved_bytes == 102 * MIB
     allocator.free(second)
     allocator.free(third)
     allocator.empty_cache()  # first holds 12 MiB of the first page: four pages can go
-    assert allocator.reserved_bytes == 22 * MIB
+    assert allocator.memory.reserved_bytes == 22 * MIB
     allocator.malloc(29 * MIB)
-    assert allocator.reserved_bytes == 22 * MIB + 40 * MIB
+    assert allocator.memory.reserved_bytes == 22 * MIB + 40 * MIB
 
 
 def test_a_growing_request_fragments_fixed_segments_and_not_expandable_ones() -> None:
     """Reference: what expandable segments are for; each step needs more than any hole has."""
     steps = []
     for i in range(20):
-        steps += [Step(i, (20 + 4 * i) * MIB), Step(i, None)]
+        steps += [Ask(i, (20 + 4 * i) * MIB), End(i)]
     fixed, expandable = replay(steps), replay(steps, Settings(expandable=True))
     assert fixed.peak_bytes == sum((20 + 4 * i) * MIB for i in range(20))
     assert expandable.peak_bytes == 100 * MIB
@@ -137,20 +139,20 @@ def test_blocks_above_the_split_limit_stay_whole() -> None:
     allocator = CachingAllocator(Settings(max_split_bytes=64 * MIB))
     allocator.free(allocator.malloc(100 * MIB))
     allocator.malloc(30 * MIB)
-    assert allocator.reserved_bytes == 130 * MIB
+    assert allocator.memory.reserved_bytes == 130 * MIB
     near = allocator.malloc(81 * MIB)
-    assert (near.size, allocator.reserved_bytes) == (100 * MIB, 130 * MIB)
+    assert (near.size, allocator.memory.reserved_bytes) == (100 * MIB, 130 * MIB)
     allocator.free(near)
     allocator.malloc(80 * MIB)  # the block is 20 MiB larger: too much
-    assert allocator.reserved_bytes == 210 * MIB
+    assert allocator.memory.reserved_bytes == 210 * MIB
 
 
 def test_what_waits_is_given_back_before_a_request_fails() -> None:
     """Reference: ``malloc``: a second try after ``release_cached_blocks``, counted as a retry."""
-    allocator = CachingAllocator(Settings(capacity_bytes=100 * MIB))
+    allocator = CachingAllocator(Settings(device_bytes=110 * MIB, foreign_bytes=10 * MIB))
     allocator.free(allocator.malloc(60 * MIB))
     allocator.malloc(80 * MIB)
-    assert (allocator.reserved_bytes, allocator.retries) == (80 * MIB, 1)
+    assert (allocator.memory.reserved_bytes, allocator.retries) == (80 * MIB, 1)
     with pytest.raises(DeviceFullError, match=f"{30 * MIB} bytes do not fit: {80 * MIB} of"):
         allocator.malloc(30 * MIB)
     assert allocator.retries == 2
@@ -158,17 +160,17 @@ def test_what_waits_is_given_back_before_a_request_fails() -> None:
 
 def test_above_the_split_limit_only_as_much_is_given_back_as_is_needed() -> None:
     """Reference: ``release_available_cached_blocks``, largest first, before all is given back."""
-    limits = Settings(capacity_bytes=200 * MIB, max_split_bytes=32 * MIB)
+    limits = Settings(device_bytes=200 * MIB, max_split_bytes=32 * MIB)
     allocator = CachingAllocator(limits)
     for block in [allocator.malloc(size * MIB) for size in (40, 60, 90)]:
         allocator.free(block)
     allocator.malloc(130 * MIB)
-    assert (allocator.reserved_bytes, allocator.retries) == (170 * MIB, 0)
+    assert (allocator.memory.reserved_bytes, allocator.retries) == (170 * MIB, 0)
 
 
 def test_the_oldest_waiting_blocks_are_collected_first() -> None:
     """Reference: ``garbage_collect_cached_blocks``: ages counted in searches, above their mean."""
-    limits = Settings(capacity_bytes=1000 * MIB, collect_above=0.5)
+    limits = Settings(allowed_bytes=1000 * MIB, collect_above=0.5)
     allocator = CachingAllocator(limits)
     old, young = allocator.malloc(300 * MIB), allocator.malloc(290 * MIB)
     allocator.free(old)
@@ -177,7 +179,7 @@ def test_the_oldest_waiting_blocks_are_collected_first() -> None:
     allocator.free(young)
     allocator.malloc(310 * MIB)  # 601 MiB of 500 are held: the old block goes, the young one stays
     allocator.malloc(290 * MIB)
-    assert allocator.reserved_bytes in ((310 + 290 + 12) * MIB, (310 + 290) * MIB)
+    assert allocator.memory.reserved_bytes in ((310 + 290 + 12) * MIB, (310 + 290) * MIB)
     assert allocator.retries == 0
 
 
@@ -194,7 +196,8 @@ SIZES = st.one_of(st.integers(0, 4096), st.integers(0, 3 * MIB), st.integers(0, 
 REQUESTS = st.lists(st.tuples(SIZES, st.integers(0, 1), st.integers(0, 7)), max_size=60)
 ALL_SETTINGS = st.builds(
     Settings,
-    capacity_bytes=st.none() | st.integers(60, 400).map(lambda n: n * MIB),
+    device_bytes=st.none() | st.integers(60, 400).map(lambda n: n * MIB),
+    allowed_bytes=st.none() | st.integers(40, 400).map(lambda n: n * MIB),
     expandable=st.booleans(),
     max_split_bytes=st.none() | st.integers(20, 60).map(lambda n: n * MIB),
     collect_above=st.sampled_from((0.0, 0.5)),
@@ -211,7 +214,7 @@ def test_laws(requests: list[tuple[int, int, int]], limits: Settings) -> None:
         try:
             live.append(allocator.malloc(size, stream))
         except DeviceFullError:
-            assert limits.capacity_bytes is not None
+            assert allocator.memory.most is not None
         if live and place < 5:
             allocator.free(live.pop(place % len(live)))
         _check(allocator, live)
@@ -219,24 +222,25 @@ def test_laws(requests: list[tuple[int, int, int]], limits: Settings) -> None:
         allocator.free(block)
     _check(allocator, [])
     allocator.empty_cache()
-    assert allocator.reserved_bytes == allocator.allocated_bytes == allocator.segments == 0
+    assert allocator.memory.reserved_bytes == allocator.allocated_bytes == 0
+    assert not allocator.blocks()
 
 
 def _check(allocator: CachingAllocator, live: list[Block]) -> None:
     assert allocator.allocated_bytes == sum(block.size for block in live)
-    assert allocator.reserved_bytes >= allocator.allocated_bytes
-    assert allocator.reserved_peak_bytes >= allocator.reserved_bytes
-    capacity = allocator.settings.capacity_bytes
-    assert capacity is None or allocator.reserved_bytes <= capacity
+    assert allocator.memory.reserved_bytes >= allocator.allocated_bytes
+    assert allocator.memory.peak_bytes >= allocator.memory.reserved_bytes
+    capacity = allocator.memory.most
+    assert capacity is None or allocator.memory.reserved_bytes <= capacity
     placed = sorted(live, key=lambda block: block.address)
     assert all(first.end <= second.address for first, second in pairwise(placed))
     assert all(block.mapped and block.size >= max(block.requested, 512) for block in live)
-    waiting = [block for pool in allocator._pools.values() for block in pool.waiting()]
-    held = sum(block.size for block in waiting) + allocator.allocated_bytes
-    assert held == allocator.reserved_bytes
+    waiting = allocator.blocks()
+    held = sum(block.size for block in waiting) + allocator.active_bytes
+    assert held == allocator.memory.reserved_bytes
     for block in waiting:  # what could join has joined
         for other in (block.before, block.after):
-            assert other is None or other.in_use or other.mapped != block.mapped
+            assert other is None or not other.is_free or other.mapped != block.mapped
 
 
 class Plain:
@@ -300,8 +304,8 @@ def test_default_rules_agree_with_a_plain_implementation(steps: list[tuple[int, 
             ours.free(block)
             plain.free(piece)
         assert ours.allocated_bytes == sum(piece[0] for _, piece in live)
-        assert ours.reserved_bytes == plain.reserved
-    assert ours.reserved_peak_bytes == plain.peak
+        assert ours.memory.reserved_bytes == plain.reserved
+    assert ours.memory.peak_bytes == plain.peak
 
 
 def test_a_ledger_s_timeline_gives_its_own_peak_back() -> None:
