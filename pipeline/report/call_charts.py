@@ -111,6 +111,6 @@ def timeline(unit: str, source: Source) -> Drawing:
         shape="triangle-down", filled=True, size=110, color="#e03131", yOffset=-6
     )
     word = peak.mark_text(
-        dy=-20, color="#e03131", align=alt.expr("datum.at > datum.half ? 'right' : 'left'")
-    ).encode(text="name:N")
+        color="#e03131", align=alt.expr("datum.at > datum.half ? 'right' : 'left'")
+    ).encode(text="name:N", y=alt.value(-8))  # above the drawing: no line runs through it
     return alt.layer(area, levels, names, mark, word).properties(height=260)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import altair as alt
 
+from planner.units import GIB, MIB
+
 Drawing = alt.LayerChart | alt.FacetChart | alt.Chart
 Source = Callable[[str], alt.Data]
 
@@ -18,6 +20,8 @@ SIDE_COLOURS = ["#9aa5b1", "#1f6feb"]
 TEMPERATURES = ("cold", "warm")
 TEMPERATURE_COLOURS = ["#1f6feb", "#e8590c"]
 IN_ORDER = alt.EncodingSortField("order", op="min")  # stays when rows come back after a filter
+UNITS = {"KiB": MIB // 1024, "MiB": MIB, "GiB": GIB}
+ABOVE_ZERO = "datum.expected > 0 && datum.observed > 0"  # what a scale of doublings can show
 QUIET = "#868e96"  # rules and ticks, seen on light and on dark
 
 
@@ -26,9 +30,23 @@ def by_name(name: str) -> alt.Data:
     return alt.NamedData(name=name)
 
 
+def doublings() -> alt.Scale:
+    """Return a scale on which twice as much is as far anywhere: cells of any sizes stand apart."""
+    return alt.Scale(type="log", base=2, nice=False, padding=10)
+
+
+def sized(unit: str) -> alt.Axis:
+    """Return an axis whose ticks name their unit; values come in the page's."""
+    words = ""
+    for name, size in UNITS.items():
+        shown = f"format(datum.value / {size / UNITS[unit]}, ',.4~r') + ' {name}'"
+        words = f"datum.value >= {size / UNITS[unit]} ? {shown} : {words}" if words else shown
+    return alt.Axis(labelExpr=words, tickCount=7)
+
+
 def predicted_against_observed(unit: str, source: Source) -> Drawing:
     """Observed working set over expected; from the dashed line up to the tick: within the bound."""
-    x = alt.X("expected:Q", title=f"expected, {unit}", scale=alt.Scale(zero=False))
+    x = alt.X("expected:Q", title="expected", scale=doublings(), axis=sized(unit))
     line = (
         alt.Chart(source("diagonal"))
         .mark_line(color=QUIET, strokeDash=[4, 4])
@@ -51,15 +69,17 @@ def predicted_against_observed(unit: str, source: Source) -> Drawing:
             x=x,
             y=alt.Y(
                 "observed:Q",
-                title=f"observed (point), bound (tick), {unit}",
-                scale=alt.Scale(zero=False),
+                title="observed (point), bound (tick)",
+                scale=doublings(),
+                axis=sized(unit),
             ),
             color=alt.Color("topology:N", scale=alt.Scale(scheme="tableau10")),
             shape=alt.Shape("weights:N"),
             tooltip=call_tips("expected", "observed", "bound", "error"),
         )
     )
-    return alt.layer(line, interval, bound, points).properties(height=360)
+    marks = [one.transform_filter(ABOVE_ZERO) for one in (interval, bound, points)]
+    return alt.layer(line, *marks).properties(height=360)
 
 
 def error_by_cell(source: Source) -> Drawing:
@@ -150,13 +170,14 @@ def pairs(unit: str, source: Source, name: str) -> Drawing:
     y = alt.Y("line:N", title=None, sort=IN_ORDER)
     x = alt.X(
         "observed:Q",
-        title=f"observed (point) and expected (tick), fullest rank, {unit}",
-        scale=alt.Scale(zero=False),
+        title="observed (point) and expected (tick), fullest rank",
+        scale=doublings(),
+        axis=sized(unit),
     )
     colour = alt.Color(
         "kind:N", title=None, scale=alt.Scale(range=[*TEMPERATURE_COLOURS, "#2f9e44", "#9c36b5"])
     )
-    base = alt.Chart(source(name))
+    base = alt.Chart(source(name)).transform_filter(ABOVE_ZERO)
     rule = base.mark_line(color=QUIET, opacity=0.5).encode(x=x, y=y, detail="line:N")
     points = base.mark_point(filled=True, size=70, opacity=0.9).encode(
         x=x,

@@ -1,5 +1,6 @@
 """The page: self-contained, whole when records are not, and its charts compile."""
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import vl_convert
 
-from jobs.record import record_path
+from jobs.record import record_path, write_records
 from pipeline.report.contents import unpack
 from pipeline.report.page import write_page
 from pipeline.report.picture import write_picture
@@ -172,6 +173,35 @@ def test_the_print_shows_the_timeline_where_records_hold_one(tmp_path: Path) -> 
     write_many(tmp_path / "few", 4)
     write_picture(read_store(tmp_path / "few"), tmp_path / "few.svg")
     assert "peak: recompute decoder.layers.0.mlp.experts.fc1" in (tmp_path / "few.svg").read_text()
+
+
+def test_cells_of_any_size_stand_apart_in_the_scatter(tmp_path: Path, stub: ModuleType) -> None:
+    """Reference: by hand; twice as much is as far anywhere, and 32 MiB to 32 GiB are ten doublings.
+
+    On an axis of equal bytes the four cells of up to 256 MiB would share a hundredth of it.
+    """
+    for number, doubled in enumerate((5, 6, 7, 8, 14, 15)):
+        spec = a_cell("topology=ep1_cp1", "calls=cold", f"weights.seed={number}")
+        write(tmp_path, stub, spec, 0, "ok")
+        one = stub.record(spec, 0, 0, 0)
+        one.planned.expected_bytes = one.observed.working_set_bytes = 2**doubled * 2**20
+        one.planned.bound_bytes = one.planned.expected_bytes * 11 // 10
+        write_records(record_path(tmp_path, spec.key, 0, 0), [one])
+    write_picture(read_store(tmp_path), tmp_path / "sizes.svg")
+    picture = (tmp_path / "sizes.svg").read_text()
+    across = [
+        float(found)
+        for found in re.findall(
+            r'aria-label="expected: [^"]*" role="graphics-symbol"[^>]*'
+            r'transform="translate\(([\d.]+),',
+            picture,
+        )
+    ]
+    steps = [one - other for one, other in itertools.pairwise(sorted({*across}, reverse=True))]
+    doubling = steps[0]
+    assert steps == pytest.approx([doubling, 6 * doubling, doubling, doubling, doubling], rel=1e-3)
+    for label in ("64 MiB", "256 MiB", "1 GiB", "16 GiB"):
+        assert f">{label}</text>" in picture
 
 
 def test_nothing_observed_makes_no_picture(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Rows {
   }
 
   diagonal() {
-    const rows = this.calls();
+    const rows = this.calls().filter(({ expected, observed }) => expected > 0 && observed > 0);
     if (!rows.length) return [];
     let [low, high] = [Infinity, -Infinity];
     for (const { expected, observed } of rows) {
