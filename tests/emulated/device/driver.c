@@ -36,9 +36,12 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
     *bytes = GRANULARITY;
     return CUDA_SUCCESS;
 }
+/* Each range lies above the ones before, so that what follows from their order does in every run. */
 CUresult cuMemAddressReserve(CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr wanted,
                              unsigned long long flags) {
-    void *found = mmap((void *)wanted, bytes, PROT_NONE,
+    static CUdeviceptr above = (CUdeviceptr)1 << 44;
+    CUdeviceptr place = wanted ? wanted : __atomic_fetch_add(&above, bytes, __ATOMIC_RELAXED);
+    void *found = mmap((void *)place, bytes, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     *at = (CUdeviceptr)found;
     return found == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
