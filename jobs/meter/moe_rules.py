@@ -52,14 +52,7 @@ ROUTER = (
     ),
 )
 
-DISPATCH = (
-    Rule(
-        term="dispatch.sort_index",
-        why="where the chunk sort puts each row, (R,) int32",
-        module=MLP,
-        op=r"peakcast\.sort_chunks.*",
-        dtype=INTEGERS,
-    ),
+HYBRIDEP = (
     Rule(
         term="dispatch.held_over",
         why="HybridEP handle of a layer whose backward is over",
@@ -77,6 +70,36 @@ DISPATCH = (
         dtype=INTEGERS,
     ),
     Rule(
+        term="dispatch.probabilities",
+        why="dispatched probabilities, one fp32 a routed row; they stay on HybridEP's manager",
+        module=MLP,
+        op="new_empty",
+        dtype="float32",
+        shape=("*",),
+        phases=FORWARD,
+    ),
+)
+
+SENT = (
+    Rule(
+        term="dispatch.sent",
+        why="rows as permuted to be sent, (T x k, H)",
+        module=MLP,
+        op=r"peakcast\.permute",
+        shape=("*", "H"),
+        phases=FORWARD,
+    ),
+)
+
+DISPATCH = (
+    Rule(
+        term="dispatch.sort_index",
+        why="where the chunk sort puts each row, (R,) int32",
+        module=MLP,
+        op=r"peakcast\.sort_chunks.*",
+        dtype=INTEGERS,
+    ),
+    Rule(
         term="dispatch.permutation",
         why="row-id map of the permutation, and counts",
         module=MLP,
@@ -90,37 +113,11 @@ DISPATCH = (
         shape=("T", "H"),
     ),
     Rule(
-        term="dispatch.probabilities",
-        why="dispatched probabilities, one fp32 a routed row; they stay on HybridEP's manager",
-        module=MLP,
-        op="new_empty",
-        dtype="float32",
-        shape=("*",),
-        phases=FORWARD,
-    ),
-    Rule(
-        term="dispatch.sent",
-        why="probabilities as permuted to be sent, one fp32 a row; at ep 1 nothing is sent",
-        module=MLP,
-        op=r"peakcast\.permute",
-        dtype="float32",
-        shape=("sent",),
-        phases=FORWARD,
-    ),
-    Rule(
         term="experts.probabilities",
         why="probabilities as permuted and sorted, and gradients",
         module=MLP,
         dtype="float32",
         shape=("*",),
-    ),
-    Rule(
-        term="dispatch.sent",
-        why="rows as permuted to be sent, (T x k, H); at ep 1 nothing is sent",
-        module=MLP,
-        op=r"peakcast\.permute",
-        shape=("sent", "H"),
-        phases=FORWARD,
     ),
     Rule(
         term="experts.dispatched_inputs",
@@ -235,3 +232,10 @@ SHARED = (
         module=SHARED_EXPERT + r"(\.linear_fc2)?",
     ),
 )
+
+
+def dispatch(dispatcher: str, ep: int) -> tuple[Rule, ...]:
+    """Return the rules of a dispatcher: another's have no business with its tensors."""
+    if dispatcher == "hybridep":
+        return (*HYBRIDEP, *DISPATCH)
+    return (*SENT, *DISPATCH) if ep > 1 else DISPATCH

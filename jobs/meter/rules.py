@@ -1,4 +1,4 @@
-"""RULES: which planner term each storage of the model under test belongs to.
+"""Rules: which planner term each storage of the model under test belongs to.
 
 They read in order; the first that matches decides. Written against the real model (all-to-all at
 EP1, HybridEP and all-to-all above, CP, full recompute and none, adapters and none).
@@ -14,18 +14,21 @@ from planner.step import Step
 from planner.terms.linear_attention import CHUNK
 from planner.topology import Topology
 
-RULES: tuple[Rule, ...] = (
-    *adapter_rules.ADAPTERS,
-    *moe_rules.GRADIENTS,
-    *stream_rules.RESIDUAL,
-    *stream_rules.HEAD,
-    *gdn_rules.GDN,
-    *stream_rules.ATTENTION,
-    *moe_rules.ROUTER,
-    *moe_rules.DISPATCH,
-    *moe_rules.ROUTED,
-    *moe_rules.SHARED,
-)
+
+def rules(step: Step, topology: Topology) -> tuple[Rule, ...]:
+    """Return the rules of a model that runs so."""
+    return (
+        *adapter_rules.ADAPTERS,
+        *moe_rules.GRADIENTS,
+        *stream_rules.RESIDUAL,
+        *stream_rules.HEAD,
+        *gdn_rules.GDN,
+        *stream_rules.ATTENTION,
+        *moe_rules.ROUTER,
+        *moe_rules.dispatch(step.dispatcher_at(topology), topology.ep),
+        *moe_rules.ROUTED,
+        *moe_rules.SHARED,
+    )
 
 
 def attribute_peak(
@@ -39,17 +42,17 @@ def attribute_peak(
         Local tokens of each child of the call. Where a layer's routed rows happen to equal them,
         its (R, H) tensors in the dispatcher read as (T, H).
     topology
-        Linear attention divides its heads over cp; an all-to-all sends rows where ep is above 1.
+        Says which dispatcher runs; linear attention divides its heads over cp.
     """
     at = call.peak_at
     hand = Hand.of(at["phase"], at["module"], model.num_layers)
-    return attribute(call.at_peak, RULES, symbols(model, step, tokens, topology), hand)
+    return attribute(
+        call.at_peak, rules(step, topology), symbols(model, step, tokens, topology.cp), hand
+    )
 
 
-def symbols(
-    model: Model, step: Step, tokens: Iterable[int], topology: Topology
-) -> dict[str, frozenset[int]]:
-    """Return the sizes that the rules' names stand for; arguments as of `attribute_peak`."""
+def symbols(model: Model, step: Step, tokens: Iterable[int], cp: int) -> dict[str, frozenset[int]]:
+    """Return the sizes that the rules' names stand for; see `attribute_peak`."""
     sizes = {
         "H": model.hidden,
         "E": model.num_experts,
@@ -62,11 +65,8 @@ def symbols(
         "kv_heads": model.num_kv_heads,
         "r": step.lora_rank,
     }
-    sizes |= _mixer_sizes(model, topology.cp)
-    found = {name: frozenset((size,)) for name, size in sizes.items()}
-    found["T"] = frozenset(tokens)
-    found["sent"] = frozenset(t * model.top_k for t in found["T"] if topology.ep > 1)
-    return found
+    sizes |= _mixer_sizes(model, cp)
+    return {"T": frozenset(tokens)} | {name: frozenset((size,)) for name, size in sizes.items()}
 
 
 def _mixer_sizes(model: Model, cp: int) -> dict[str, int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from jobs.meter.allocation import Allocation
 from jobs.meter.attribution import Attribution, Hand, attribute
 from jobs.meter.call import CallLedger
-from jobs.meter.rules import RULES, symbols
+from jobs.meter.rules import rules, symbols
 from planner.model import Model
 from planner.moments import Moment
 from planner.step import Step
@@ -49,11 +49,11 @@ def stages(
     topology
         The ranks that the call ran on, as of `jobs.meter.rules.attribute_peak`.
     """
-    sizes = symbols(model, step, [tokens], topology)
-    layers = model.num_layers
+    sizes = symbols(model, step, [tokens], topology.cp)
+    known, layers = rules(step, topology), model.num_layers
 
     def stage(live: tuple[Allocation, ...], hand: Hand, layer: int) -> Stage:
-        return Stage(layer, attribute(live, RULES, sizes, hand))
+        return Stage(layer, attribute(live, known, sizes, hand))
 
     found: dict[Moment, Stage] = {}
     for moment, allocation in _fullest(call).items():

@@ -52,8 +52,8 @@ def sort_index(_: Local) -> Size:
     source="trace: Megatron's all-to-all dispatcher, whose caller holds them while experts run",
 )
 def sent(local: Local) -> Size:
-    """(tokens x top-k, hidden) in the activation dtype, and an fp32 probability a row."""
-    return Size(tokens=local.top_k * (local.hidden * local.itemsize + 4))
+    """(tokens x top-k, hidden) in the activation dtype."""
+    return Size(tokens=local.top_k * local.hidden * local.itemsize)
 
 
 @term(

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.meter.attribution import Hand, attribute
+from jobs.meter.attribution import Hand, Rule, attribute
 from jobs.meter.call import total
 from jobs.meter.ledger import Ledger
-from jobs.meter.rules import RULES, attribute_peak, symbols
+from jobs.meter.rules import attribute_peak, rules, symbols
 from jobs.spec import Calls, CellSpec, Weights, Workload
 from planner.batch import Batch
 from planner.mixers import LinearAttention
@@ -105,11 +105,23 @@ def price_of(spec: CellSpec) -> Price:
     return pricer.price(Batch(requests=REQUESTS))
 
 
+def named(rule: Rule) -> str:
+    """A rule's term, and why."""
+    return f"{rule.term}: {rule.why}"
+
+
+def all_rules() -> set[str]:
+    """The rules of every case."""
+    cells = [cell(name) for name in CASES]
+    return {named(rule) for spec in cells for rule in rules(spec.step, spec.topology)}
+
+
 def figures(call, spec, tokens):
     """What the tests look at, of one call."""
     peak = attribute_peak(call, spec.model, spec.step, [tokens], spec.topology)
-    sizes = symbols(spec.model, spec.step, [tokens], spec.topology)
-    everything = [attribute(call.allocations, RULES, sizes, hand) for hand in AT_HAND]
+    sizes = symbols(spec.model, spec.step, [tokens], spec.topology.cp)
+    known = rules(spec.step, spec.topology)
+    everything = [attribute(call.allocations, known, sizes, hand) for hand in AT_HAND]
     in_layers = [a for a in call.allocations if a.module.startswith("decoder.layers.")]
     end = call.live_at(call.last_number)
     return {
@@ -122,7 +134,7 @@ def figures(call, spec, tokens):
         "terms": peak.terms,
         "unattributed_at_peak": [a.label() for a in peak.unattributed],
         "unattributed": [a.label() for moment in everything for a in moment.unattributed],
-        "used": sorted({RULES.index(rule) for moment in everything for rule in moment.used}),
+        "used": sorted({named(rule) for moment in everything for rule in moment.used}),
         "nowhere": [a.label() for a in call.allocations if not a.module and len(a.shape) > 2],
         "made": {
             phase: Counter(f"{a.module} {a.op} {a.shape}" for a in in_layers if a.phase == phase)
@@ -259,14 +271,14 @@ def test_every_storage_of_the_whole_call_has_a_term(observed):
 
 def test_every_rule_is_used(observed):
     """Reference: a rule that nothing matches is a mistake or has outlived its model."""
-    used = {index for *_, seen in each_call(observed) for index in seen["used"]}
-    assert [RULES[i].why for i in set(range(len(RULES))) - used] == []
+    used = {rule for *_, seen in each_call(observed) for rule in seen["used"]}
+    assert all_rules() - used == set()
 
 
 def test_rules_speak_of_the_planners_terms():
     """Reference: the planner's catalogue, and the kind of bytes that its tables leave unpriced."""
     known = {term.name for term in TERMS} | {"weights.gradients"}
-    assert {rule.term for rule in RULES} <= known
+    assert {rule.partition(":")[0] for rule in all_rules()} <= known
 
 
 def test_megatrons_checkpoint_is_told_apart(observed):

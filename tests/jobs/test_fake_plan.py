@@ -14,6 +14,7 @@ from jobs.routing_plan import RoutingPlan
 from jobs.spec import CellSpec, Meter, Weights, Workload
 from planner.errors import ConfigError
 from planner.routing import Routing
+from planner.step import Step
 from planner.topology import Topology
 
 EXPERTS, TOP_K = 16, 4
@@ -134,3 +135,22 @@ def test_uneven_shards_are_laid_as_given():
             assert record.planned.local_tokens == tokens
             assert record.observed.routed_rows == [128] * spec.model.num_layers
             assert record.planned.routed_rows == [128] * spec.model.num_layers
+
+
+@pytest.mark.parametrize("topology", [Topology(dp=2, ep=2), Topology(dp=2, cp=2, ep=4)])
+def test_an_uneven_all_to_all_is_priced_on_crowded_and_idle_ranks(topology):
+    """Reference: the ledger. What a rank sends is its own tokens' rows, what it receives is not.
+
+    An idle rank is fullest where rows come back, 1.3 % above the last moment that is priced.
+    """
+    skewed = Weights(name="skewed", routing="skewed", imbalance=1.4)
+    spec = replace(wide(topology), weights=skewed, step=Step(dispatcher="alltoall"))
+    for rank in (0, topology.world - 1):
+        rows, sent = [], 4096 * spec.model.top_k
+        for record in fake_rank(spec, rank):
+            rows = record.observed.routed_rows
+            assert record.observed.terms["dispatch.sent"] == sent * 2 * spec.model.hidden
+            seen = record.observed.working_set_bytes
+            assert record.planned.expected_bytes == pytest.approx(seen, rel=0.02)
+            assert seen <= record.planned.bound_bytes
+        assert abs(rows[0] - sent) > 0.1 * sent, "else both would look alike"
