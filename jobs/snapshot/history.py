@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jobs.snapshot.tables import ACTIONS, ALLOCATED, INACTIVE, Snapshot
+from jobs.snapshot.tables import ALLOCATED, INACTIVE, Snapshot
 from planner.units import align_up, ceil_div
 
 BLOCK = 512

@@ -66,9 +66,9 @@ class Real:
         inside = (
             contextlib.nullcontext() if pool is None else torch.cuda.use_mem_pool(self.pools[pool])
         )
-        with torch.cuda.stream(self.streams[stream]), inside:
-            with contextlib.suppress(torch.OutOfMemoryError):
-                self.live[key] = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+        full = contextlib.suppress(torch.OutOfMemoryError)
+        with torch.cuda.stream(self.streams[stream]), inside, full:
+            self.live[key] = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
 
     def layout(self) -> list[Any]:
         """Return every segment: stream, kind, pool, and its blocks' bytes, asked and states."""
