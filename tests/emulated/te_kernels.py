@@ -5,6 +5,7 @@ kernels. All of Transformer Engine's Python stays: which tensors it saves for ba
 buffers it makes, what it does with frozen weights. Named after version 2.13.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import te_fused_attention
@@ -53,10 +54,29 @@ def gemm(*args: Any, **_: Any) -> tuple[Tensor, None, None, None]:
     return out, None, None, None
 
 
+class _WaitedOnce:
+    """A transfer that may be waited for again, as NCCL's may; gloo's would wait for another."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def wait(self) -> None:
+        """Wait until it is done."""
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+
+
+def _over_gloo(exchange: Callable[..., list[Any]]) -> Callable[..., list[_WaitedOnce]]:
+    """Return the ring's exchange with a neighbour, unbatched: only NCCL has batches."""
+    return lambda *args: [_WaitedOnce(work) for work in exchange(*args[:-1], False)]
+
+
 def install() -> None:
     """Replace them, in this process; `ImportError` where Transformer Engine is not installed."""
     import transformer_engine.pytorch.triton.permutation as permutation
     import transformer_engine_torch as extension
+    from transformer_engine.pytorch.attention.dot_product_attention import context_parallel as ring
 
     for name, run in te_permutation.KERNELS.items():
         setattr(permutation, name, te_permutation.Launch(run))
@@ -65,3 +85,4 @@ def install() -> None:
         if not hasattr(extension, name):
             raise ImportError(f"transformer_engine_torch has no {name}; these are of version 2.13")
         setattr(extension, name, function)
+    ring.flash_attn_p2p_communicate = _over_gloo(ring.flash_attn_p2p_communicate)
