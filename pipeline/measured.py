@@ -32,10 +32,6 @@ CONCENTRATED = 31 / 32
 """Share of the rows that the campaign's biased router sends to the first expert rank."""
 
 
-PUBLISHED = "published"
-"""Where a record's environment holds the row that it was imported from."""
-
-
 class MeasuredError(PlannerError):
     """A table of measured cells that cannot be read at all."""
 

@@ -1,9 +1,10 @@
 """Measured records: rows of a published table as specs and records of a sweep's folder.
 
-What a row does not say is 0 in the record: growth, what was held over, terms. The row itself lies
-in the record's environment as it was published, so that a fit reads the same figures from it. A
-row's specification says what ran; where several rows share one (other rows per rank, other
-routing), each is a cell of its own by the name of its workload.
+A row states the fullest rank of its cell, busiest where shards differ, so that one record, under
+rank 0, is all of it. What a row does not say is 0 in the record: growth, what was held over, terms.
+The row itself lies in the record's environment as it was published, so that a fit reads the same
+figures from it. A row's specification says what ran; where several rows share one (other rows per
+rank, other routing), each is a cell of its own by the name of its workload.
 """
 
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 from jobs.cell_parts import Calls, Weights, Workload
 from jobs.record import Observed, Planned, RankRecord, record_path, write_records
 from jobs.spec import CellSpec
-from pipeline.measured import PUBLISHED, Measured, MeasuredCell
+from pipeline.measured import Measured, MeasuredCell
+from pipeline.store import PUBLISHED
 from planner.coefficients import Coefficients
 from planner.compiled import TermCompiler
 from planner.figures import Figures
@@ -44,7 +46,7 @@ def write_measured(measured: Measured, out: Path, coefficients: str) -> int:
         spec.write(out / "specs" / f"{spec.key}.json")
         record = RankRecord(
             key=spec.key,
-            label=spec.label,
+            label=cell.label,
             attempt=0,
             rank=0,
             call=0,

@@ -5,7 +5,7 @@ be listed. Of several attempts at a cell the newest counts.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,15 @@ from typing import Any
 from jobs.completion import GOOD, RECORD_NAME, rank_is_complete
 from jobs.record import Observed, RankRecord, read_records
 from jobs.spec import CellSpec
+from pipeline.labels import Named, told_apart
 from planner.errors import ConfigError
 
 Row = dict[str, Any]
 
-FEW_FACTS = 3
-"""Up to so many differences of cells are all named in their labels."""
+PUBLISHED = "published"
+"""Where a record's environment holds the row of a published table that it was imported from."""
+MOST_RANKS = 8
+"""Named one by one where their records are missing."""
 PLACE = ("phase", "module", "op")
 """What a record names a place in a call by, from the largest part to the smallest."""
 NO_TERM = "unattributed"
@@ -50,22 +53,33 @@ class Cell:
         return self.records[0].label
 
     @property
+    def is_published(self) -> bool:
+        """Whether this is a row of a published table: one record of its busiest rank is all."""
+        return all(PUBLISHED in record.environment for record in self.records)
+
+    @property
+    def lacking(self) -> tuple[int, ...]:
+        """Ranks whose records are missing or end early."""
+        if self.spec is None or self.is_published:
+            return ()
+        by_rank: dict[int, list[RankRecord]] = defaultdict(list)
+        for record in self.records:
+            by_rank[record.rank].append(record)
+        spec = self.spec
+        return tuple(rank for rank in spec.ranks if not rank_is_complete(spec, by_rank[rank]))
+
+    @property
     def outcome(self) -> str:
         """``ok``, ``refused``, ``failed``, or ``incomplete`` where records are missing."""
         if any(r.outcome not in GOOD for r in self.records):
             return "failed"
-        by_rank: dict[int, list[RankRecord]] = defaultdict(list)
-        for record in self.records:
-            by_rank[record.rank].append(record)
-        if self.spec is not None and not all(
-            rank_is_complete(self.spec, by_rank[rank]) for rank in self.spec.ranks
-        ):
+        if self.lacking:
             return "incomplete"
         return "refused" if any(r.outcome == "refused" for r in self.records) else "ok"
 
     @property
     def error(self) -> str:
-        """What went wrong first, or why the plan refused.
+        """What went wrong first, why the plan refused, or whose records are missing.
 
         A rank that names what ran out says more than one whose peer was gone, and that more than
         one which was stopped.
@@ -74,7 +88,13 @@ class Cell:
         errors.sort(
             key=lambda r: ((r.error or "").startswith("stopped because"), r.outcome == "error")
         )
-        return f"rank {errors[0].rank}: {errors[0].error}" if errors else ""
+        if errors:
+            return f"rank {errors[0].rank}: {errors[0].error}"
+        shown = ", ".join(map(str, self.lacking[:MOST_RANKS]))
+        more = len(self.lacking) - MOST_RANKS
+        return f"records are missing of rank {shown}{f' and {more} more' * (more > 0)}" * bool(
+            shown
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,56 +166,8 @@ def _order(cell: Cell) -> tuple[Any, ...]:
 
 
 def labels(store: Store) -> dict[str, str]:
-    """Name each cell for people: its label, told apart where cells share one.
-
-    The calls' name is left out while all cells make the same calls. Where cells of a label differ
-    in many facts, as two models do, the fewest that tell them apart are named, names first.
-    """
-    named: dict[str, str] = {}
-    groups: dict[str, list[Cell]] = defaultdict(list)
-    calls = {cell.spec.calls.name if cell.spec else None for cell in store.cells}
-    common = f" {calls.pop()}" if len(calls) == 1 else ""
-    for cell in store.cells:
-        groups[cell.label.removesuffix(common)].append(cell)
-    for label, cells in groups.items():
-        facts = {c.key: _flat(c.spec.to_dict()) if c.spec else {} for c in cells}
-        differing = [
-            name
-            for name in sorted({n for f in facts.values() for n in f} - {"weights.path"})
-            if len({repr(f.get(name)) for f in facts.values()}) > 1
-        ]
-        if len(differing) > FEW_FACTS:
-            differing = _telling(list(facts.values()), differing)
-        for cell in cells:
-            extra = " ".join(f"{name}={facts[cell.key].get(name)}" for name in differing)
-            named[cell.key] = f"{label} {extra}".strip()
-    return named
-
-
-def _telling(facts: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
-    """Return few of ``names`` by which ``facts`` differ as much as by all of them."""
-
-    def kinds(chosen: Sequence[str]) -> int:
-        return len({repr([one.get(name) for name in chosen]) for one in facts})
-
-    chosen: list[str] = []
-    while kinds(chosen) < kinds(names):
-        best = max(
-            (name for name in names if name not in chosen),
-            key=lambda name: (kinds([*chosen, name]), name.endswith("name")),
-        )
-        chosen.append(best)
-    return chosen
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
+    """Name each cell for people, by its key."""
+    return told_apart([Named(cell.key, cell.label, cell.spec) for cell in store.cells])
 
 
 def rows(store: Store) -> list[Row]:

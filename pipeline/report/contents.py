@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from jobs.completion import rank_is_complete
 from jobs.record import RankRecord
 from pipeline.cut_short import told
 from pipeline.logs import log_of
@@ -26,8 +25,6 @@ Columns = dict[str, list[Any]]
 
 MOST_LETTERS = 2000
 """Of a cell's error; its log has the rest."""
-MOST_RANKS = 8
-"""Named one by one in an error."""
 FEW_CELLS = 40
 """Up to here a chart has a line for each cell; above, one for each topology and weights."""
 
@@ -100,17 +97,8 @@ def _cells(store: Store, table: Sequence[Row]) -> Columns:
 
 
 def _reason(cell: Cell) -> str:
-    """Return what went wrong and where, or whose records are missing."""
-    if cell.error or cell.outcome != "incomplete" or cell.spec is None:
-        return "; ".join(filter(None, (cell.error[:MOST_LETTERS], told(cell))))
-    lacking = [
-        rank
-        for rank in cell.spec.ranks
-        if not rank_is_complete(cell.spec, [one for one in cell.records if one.rank == rank])
-    ]
-    shown = ", ".join(map(str, lacking[:MOST_RANKS]))
-    more = f" and {len(lacking) - MOST_RANKS} more" if len(lacking) > MOST_RANKS else ""
-    return f"records are missing of rank {shown}{more}"
+    """Return what went wrong, and where that was."""
+    return "; ".join(filter(None, (cell.error[:MOST_LETTERS], told(cell))))
 
 
 def _logs(store: Store, cell: Cell) -> dict[str, str]:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from pipeline.cut_short import told
 from pipeline.logs import log_of
-from pipeline.store import Cell, Store, rows
+from pipeline.store import Cell, Store, labels, rows
 from pipeline.summary import Summary, summarise
 from pipeline.unit import Unit, unit_of_all
 
@@ -93,10 +93,11 @@ def percent(value: float | None) -> str:
 
 def print_outcomes(console: Console, store: Store) -> None:
     """Print a line for each cell that failed, was refused or is incomplete, and each fault."""
+    named = labels(store)
     for cell in store.cells:
         if cell.outcome != "ok":
             style = "yellow" if cell.outcome == "refused" else "red"
-            _print_line(console, f"{cell.outcome}: {cell.label}: {cell.error}", style)
+            _print_line(console, f"{cell.outcome}: {named[cell.key]}: {cell.error}", style)
             where = told(cell)
             if where:
                 _print_line(console, f"  {where}", style)

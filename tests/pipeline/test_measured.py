@@ -12,7 +12,7 @@ from pipeline.measured import MeasuredError, lengths_of, read_measured
 from pipeline.observations import read_observations
 from pipeline.regress.copies import Arguments, fit_copies
 from pipeline.score import score, summarise
-from pipeline.store import read_store, rows
+from pipeline.store import labels, read_store, rows
 from planner import Coefficients
 from planner.moments import Phase
 from tests.conftest import GOLDEN
@@ -145,6 +145,28 @@ def test_imported_cells_are_records_that_fit_as_the_table_does(tmp_path):
     other = fit_copies(records.sightings, prior, quick)
     assert other.design.names == one.design.names
     assert other.copies == pytest.approx(one.copies, abs=1e-5)
+
+
+def test_a_row_is_all_of_its_cell(tmp_path):
+    """Law: a row states the fullest of several GPUs, so that no other rank's record is missing."""
+    out = tmp_path / "out"
+    run("import", str(CELLS), "-o", str(out))
+    store = read_store(out)
+    several = [cell for cell in store.cells if cell.spec.topology.world > 1]
+    assert len(several) > 20
+    assert {(cell.outcome, cell.lacking, cell.error) for cell in store.cells} == {("ok", (), "")}
+    report = run("report", str(out))
+    assert "incomplete" not in report.output
+    assert set(labels(store).values()) >= {
+        "Qwen3.8-27B tp8 cp1 ep1 none, compiled, near balanced 8192x2"
+    }
+    one = next((out / "records").iterdir())
+    line = json.loads(one.read_text())
+    del line["environment"]["published"]
+    one.write_text(json.dumps(line) + "\n")
+    (cell,) = [cell for cell in read_store(out).cells if cell.key == line["key"]]
+    world = cell.spec.topology.world
+    assert (cell.outcome, len(cell.lacking)) == ("incomplete" if world > 1 else "ok", world - 1)
 
 
 def test_a_table_of_wrong_rows_is_imported_in_part(tmp_path):

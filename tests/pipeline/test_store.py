@@ -69,7 +69,7 @@ def test_a_missing_rank_makes_a_cell_incomplete(tmp_path: Path, stub: ModuleType
     write(tmp_path, stub, a_cell(), 0, "ok", "ok", "ok")
     record_path(tmp_path, a_cell().key, 0, 1).unlink()
     (cell,) = read_store(tmp_path).cells
-    assert cell.outcome == "incomplete"
+    assert (cell.outcome, cell.error) == ("incomplete", "records are missing of rank 1")
 
 
 @pytest.mark.parametrize(
