@@ -5,7 +5,7 @@ from jobs.meter.stream_rules import LAYER, SELF_ATTENTION
 
 SHARED = LAYER + r"\.mlp\.shared_experts\.linear_fc[12]"
 MIXER = SELF_ATTENTION + r"\.(linear_qkv|linear_proj|in_proj|out_proj)"
-ADAPTED = "|".join((LAYER + r"\.mlp\.experts\.fc[12]", SHARED, MIXER))
+ADAPTED = "|".join((LAYER + r"\.mlp\.experts\.(linear_)?fc[12]", SHARED, MIXER))
 """Modules that can have an adapter."""
 
 ADAPTERS = (

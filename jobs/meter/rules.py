@@ -6,7 +6,7 @@ EP1, HybridEP and all-to-all above, CP, full recompute and none, adapters and no
 
 from collections.abc import Iterable
 
-from jobs.meter import adapter_rules, gdn_rules, moe_rules, stream_rules
+from jobs.meter import adapter_rules, gdn_rules, moe_rules, stream_rules, te_rules
 from jobs.meter.attribution import Attribution, Hand, Rule, attribute
 from jobs.meter.call import CallLedger
 from planner.model import Model
@@ -23,6 +23,7 @@ def rules(step: Step, topology: Topology) -> tuple[Rule, ...]:
         *stream_rules.RESIDUAL,
         *stream_rules.HEAD,
         *gdn_rules.GDN,
+        *(te_rules.attention(topology.cp) if step.engine == "te" else ()),
         *stream_rules.ATTENTION,
         *moe_rules.ROUTER,
         *moe_rules.dispatch(step.dispatcher_at(topology), topology.ep),

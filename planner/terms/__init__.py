@@ -17,6 +17,7 @@ from planner.terms import (
     router,
     saved,
     shared,
+    te_attention,
 )
 
 TERMS: tuple[Term, ...] = (
@@ -33,6 +34,10 @@ TERMS: tuple[Term, ...] = (
     attention.rotary,
     attention.statistics,
     attention.angles,
+    te_attention.values,
+    te_attention.ring_keys,
+    te_attention.ring_queries,
+    te_attention.workspace,
     linear_attention.projected,
     linear_attention.inputs,
     linear_attention.keys,

@@ -42,7 +42,7 @@ def keys(local: Local) -> Size:
 @term(
     "attention.gathered_keys",
     what="keys and values of every context-parallel rank, and their gradients",
-    when=lambda local: local.cp > 1,
+    when=lambda local: local.cp > 1 and local.engine == "own",
     source=TRACE,
 )
 def gathered_keys(local: Local) -> Size:

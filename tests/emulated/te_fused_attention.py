@@ -1,8 +1,9 @@
 """Transformer Engine's fused attention, and the helpers of its ring, on the host.
 
 Each makes the tensors that the extension's C++ makes (``csrc/extensions/attention.cpp``) on the
-device's allocator, but for cuDNN's workspace, whose size only cuDNN knows, and fills them by CPU
-operators.
+device's allocator and fills them by CPU operators. cuDNN's workspace of backward is what its
+frontend asks for (``node/scaled_dot_product_flash_attention.h``, packed requests); what a plan of
+its own may ask for beyond is known to cuDNN alone.
 """
 
 from collections.abc import Iterator
@@ -37,6 +38,26 @@ def _heads_first(x: Tensor) -> Tensor:
     return x.transpose(0, 1)[None]
 
 
+def _bucket(tokens: int) -> int:
+    """Return the tokens that a graph is made for (``get_max_tokens``, ``fused_attn/utils.cu``)."""
+    if tokens > 32_768:
+        return -(-tokens // 32_768) * 32_768
+    return max(1024, 1 << (tokens - 1).bit_length())
+
+
+def _workspace(q: Tensor, k: Tensor) -> Tensor:
+    """Return backward's scratch, all fp32: the sum of queries' gradients, a sum a query and head.
+
+    Where queries outnumber keys, each query head's gradients of keys and of values as well.
+    """
+    heads, channels = q.shape[1:]
+    width = heads * (channels + 1)
+    elements = _bucket(len(q)) * width
+    if k.shape[1] != heads:
+        elements += 2 * _bucket(len(k)) * heads * channels
+    return torch.empty(4 * elements, dtype=torch.uint8, device=q.device)
+
+
 def _causal(mask: Any) -> bool:
     if mask.name not in ("NVTE_PADDING_CAUSAL_MASK", "NVTE_PADDING_MASK"):
         raise NotImplementedError(f"fused attention with mask {mask.name}")
@@ -66,6 +87,7 @@ def backward(*args: Any) -> list[Tensor | None]:
     scale, mask = args[2], args[7]
     cu_q, cu_kv, q, k, v, out, grad, _, _, aux, padded_q, padded_kv = args[12:24]
     grads = [torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
+    scratch = _workspace(q, k)
     into = [host(x) for x in grads]
     q, k, v, out, grad, sums = map(host, (q, k, v, out, grad, aux[0]))
     for rows, keys in _runs(cu_q, cu_kv, padded_q, padded_kv):
@@ -78,6 +100,7 @@ def backward(*args: Any) -> list[Tensor | None]:
         )
         for whole, part, where in zip(into, parts, (rows, keys, keys), strict=True):
             whole[where] = part[0].transpose(0, 1)
+    del scratch
     return [*grads, None, None]
 
 
