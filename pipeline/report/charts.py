@@ -1,4 +1,4 @@
-"""The charts of a sweep. The only doors to altair: `pipeline.report`'s charts, calls and page.
+"""The charts of a sweep. The only doors to altair are `pipeline.report`'s charts and its page.
 
 A chart names its data; a `Source` gives them, inline for a print, by name alone on the page, whose
 script fills them in and changes them with the filters. Sizes come in the page's unit.

@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -20,21 +21,44 @@ from planner.errors import PlannerError
 DIGITS = 12  # of a digest, as it is shown
 
 
-def coefficients_section(store: Store, folder: Path) -> str:
-    """Return the section as HTML; empty for a sweep without any spec.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Past:
+    """What a page tells of tables: those of its sweep, and how they did there and elsewhere.
 
-    Leaves the sweep's standings in ``folder``, where the page will lie.
+    Parameters
+    ----------
+    tables
+        Names of the tables that priced the sweep.
+    sweeps, fits
+        Standings and certificates, this sweep's and those in the folders beside it, oldest first.
+    faults
+        What of them could not be read.
     """
+
+    tables: tuple[str, ...]
+    sweeps: Sequence[Standing]
+    fits: Sequence[Fit]
+    faults: Sequence[str]
+
+
+def past_of(store: Store, folder: Path) -> Past:
+    """Read the past of a sweep whose page will lie in ``folder``; leaves its standings there."""
     own = standings(store)
-    if not own:
+    if own:
+        write_standings(own, folder)
+    tables = tuple(sorted({cell.spec.coefficients for cell in store.cells if cell.spec}))
+    sweeps, faults = read_history(folder)
+    fits, more = read_fits(folder, [_file_of(name) for name in tables])
+    return Past(tables=tables, sweeps=sweeps, fits=fits, faults=(*faults, *more))
+
+
+def coefficients_section(store: Store, past: Past) -> str:
+    """Return the section as HTML; empty for a sweep without any spec."""
+    if not past.tables:
         return ""
-    write_standings(own, folder)
-    named = sorted({cell.spec.coefficients for cell in store.cells if cell.spec})
-    history, faults = read_history(folder)
-    fits, more = read_fits(folder, [_file_of(name) for name in named])
-    parts = [_copies(store, name) for name in named]
-    parts += [_history(history), _fits(fits)]
-    parts += [f"<p>{html.escape(fault)}</p>" for fault in (*faults, *more)]
+    parts = [_copies(store, name) for name in past.tables]
+    parts += [_history(past.sweeps), _fits(past.fits)]
+    parts += [f"<p>{html.escape(fault)}</p>" for fault in past.faults]
     return f'<section id="section-coefficients"><h2>Coefficients</h2>{"".join(parts)}</section>'
 
 

@@ -133,6 +133,9 @@ class Fit:
     ----------
     measured
         Calls that it was fitted on.
+    measured_peaks, covered, coverage_interval
+        Calls whose peak the table prices, those of them within its bound, and the 95 % interval of
+        their share.
     held_out_percent
         Worst error on what was held out (large calls); ``None`` where nothing was.
     copies
@@ -143,6 +146,9 @@ class Fit:
     date: str
     digest: str
     measured: int
+    measured_peaks: int
+    covered: int
+    coverage_interval: tuple[float, float]
     held_out_percent: float | None
     copies: Mapping[str, tuple[float, float, float, str]]
 
@@ -170,6 +176,8 @@ def read_fits(folder: Path, tables: Sequence[Path]) -> tuple[list[Fit], list[str
 
 
 def _fit_of(certificate: dict[str, Any]) -> Fit:
+    bound = certificate["bound"]
+    low, high = map(float, bound["coverage_interval"])
     held = {n: f for n, f in certificate["errors"].items() if n.startswith("without_")}
     worst = [f["large_worst_error"] for f in held.values() if f.get("large_worst_error")]
     return Fit(
@@ -177,6 +185,9 @@ def _fit_of(certificate: dict[str, Any]) -> Fit:
         date=str(certificate["fit"]["date"]),
         digest=str(certificate["table"]["sha256"]),
         measured=int(certificate["sightings"]["measured"]),
+        measured_peaks=int(bound["of"]),
+        covered=int(bound["covered"]),
+        coverage_interval=(low, high),
         held_out_percent=100 * max(map(float, worst)) if worst else None,
         copies={
             str(one["name"]): (

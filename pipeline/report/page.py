@@ -16,11 +16,12 @@ import altair as alt
 import vl_convert
 
 from pipeline.report import call_charts
-from pipeline.report.coefficients import coefficients_section
+from pipeline.report.coefficients import coefficients_section, past_of
 from pipeline.report.contents import contents, pack
-from pipeline.report.sections import Section, call_sections, sweep_sections
+from pipeline.report.sections import Section, call_sections, history_sections, sweep_sections
 from pipeline.report.sound import sound
 from pipeline.report.theme import THEMES, theme
+from pipeline.report.trends import trends
 from pipeline.store import Store
 
 SNIPPET = "window.vegaEmbed = vegaEmbed;"  # all that the page calls of the bundle
@@ -39,13 +40,15 @@ class Form:
 
     of_call: str
     of_sweep: str
+    of_history: str
     specs: str
 
 
 def write_page(store: Store, path: Path) -> None:
     """Write the report of ``store`` to ``path``, atomically; unsound records become faults."""
     store = sound(store)
-    held = contents(store)
+    past = past_of(store, path.parent)
+    held = contents(store) | {"trends": trends(past.fits, past.sweeps)}
     form = _form(held["unit"]["name"])
     text = Template(_read("page.html")).substitute(
         title=html.escape(f"Peakcast: {store.out.absolute().name}"),
@@ -53,7 +56,8 @@ def write_page(store: Store, path: Path) -> None:
         faults=_faults(store),
         call_charts=form.of_call,
         charts=form.of_sweep,
-        coefficients=coefficients_section(store, path.parent),
+        coefficients=coefficients_section(store, past),
+        history=form.of_history,
         machine=html.escape(_machine(store)),
         contents=pack(held),
         specs=form.specs,
@@ -68,10 +72,12 @@ def write_page(store: Store, path: Path) -> None:
 @cache
 def _form(unit: str) -> Form:
     of_call, of_sweep = list(call_sections(unit)), list(sweep_sections(unit))
+    of_history = list(history_sections())
     return Form(
         of_call="\n".join(_section(one, "h3") for one in of_call),
         of_sweep="\n".join(_section(one, "h2") for one in of_sweep),
-        specs=_specs(of_call, of_sweep),
+        of_history="\n".join(_section(one, "h2") for one in of_history),
+        specs=_specs(of_call, [*of_sweep, *of_history]),
     )
 
 

@@ -6,7 +6,7 @@ A section's name is that of its rows in the page's script.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.report import call_charts, charts
+from pipeline.report import call_charts, charts, trend_charts
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +105,29 @@ def sweep_sections(unit: str) -> Iterator[Section]:
         "Ledger overhead",
         "Following every storage takes time; none of it is memory.",
         charts.ledger_overhead(named),
+    )
+
+
+def history_sections() -> Iterator[Section]:
+    """Yield the charts of this sweep and those beside it, and of the fits among them."""
+    named = charts.by_name
+    yield Section(
+        "fits",
+        "Fitted copies from fit to fit",
+        "Each coefficient less its copies in the oldest fit that has it, with intervals of 95 %: "
+        "those that moved most. A diamond stayed at its prior: the data could not tell it apart.",
+        trend_charts.copies_over_fits(named),
+    )
+    yield Section(
+        "coverage",
+        "Coverage from fit to fit",
+        "Share of the calls of a fit that its table's bound held for, with its interval of 95 %.",
+        trend_charts.coverage_over_fits(named),
+    )
+    yield Section(
+        "sweeps",
+        "Error from sweep to sweep",
+        "Largest error of each table in the sweeps that it priced; a red point had a call above "
+        "its bound.",
+        trend_charts.error_over_sweeps(named),
     )

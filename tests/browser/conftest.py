@@ -1,12 +1,15 @@
 """A browser, and reports to open in it."""
 
+import json
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
 
 from jobs.record import RankRecord, read_records, write_records
+from pipeline.report.history import Standing, write_standings
 from pipeline.report.page import write_page
 from pipeline.store import read_store
 from tests.browser.chromium import INSTALL, Heard, chromium, find_chromium, open_page
@@ -31,8 +34,32 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_many(out, 60)
     first = sorted((out / "records").iterdir())[0]
     write_records(first, [_hostile(record) for record in read_records(first)[0]])
+    _write_past(out.parent / "earlier")
     write_page(read_store(out), out / "report.html")
     return out / "report.html"
+
+
+def _write_past(folder: Path) -> None:
+    """Leave what a page tells of the past: two fits, and a sweep that the same table priced."""
+    folder.mkdir()
+    shipped = resources.files("planner.tables") / "megatron-local.certificate.json"
+    certificate = json.loads(shipped.read_text(encoding="utf-8"))
+    for number, moved in enumerate((0.0, 0.5)):
+        certificate["fit"]["date"] = f"2026-12-0{number + 1}"
+        certificate["table"] = {"name": HOSTILE, "sha256": str(number)}
+        certificate["coefficients"][0]["copies"] += moved
+        text = json.dumps(certificate)
+        (folder / f"{number}.certificate.json").write_text(text, encoding="utf-8")
+    standing = Standing(
+        sweep="earlier",
+        date="2026-12-01",
+        table="megatron-local",
+        digest="0",
+        calls=3,
+        covered=2,
+        worst_percent=12.0,
+    )
+    write_standings([standing], folder)
 
 
 def _hostile(record: RankRecord) -> RankRecord:

@@ -17,6 +17,7 @@ expect.set_options(timeout=PATIENCE_MS)
 
 CALL_CHARTS = ("stack", "waterfall", "timeline")
 SWEEP_CHARTS = ("scatter", "errors", "residuals", "growth", "held", "temperature", "weights")
+TRENDS = ("fits", "coverage", "sweeps")
 
 
 def click(page: Page, name: str, value: str) -> None:
@@ -47,11 +48,29 @@ def ended(held: dict) -> list[int]:
 def test_every_section_with_something_to_show_is_drawn(page: Page) -> None:
     """Reference: the page's list of contents; a drawn chart is an svg with marks in it."""
     assert page.evaluate("document.body.dataset.drawn") == "yes"
-    for name in (*CALL_CHARTS, *SWEEP_CHARTS):
+    for name in (*CALL_CHARTS, *SWEEP_CHARTS, *TRENDS):
         expect(page.locator(f"#section-{name}")).to_be_visible()
         assert page.locator(f"#chart-{name} svg .role-mark path").count() > 0, name
+        drawn, place = (page.locator(f"#chart-{name}{of}").bounding_box() for of in (" svg", ""))
+        assert drawn is not None
+        assert place is not None
+        assert drawn["width"] == pytest.approx(place["width"], abs=8), name
     for name in ("garbage", "savings"):  # none in these records
         expect(page.locator(f"#section-{name}")).to_be_hidden()
+
+
+def test_each_fit_and_sweep_is_a_point_of_its_trend(page: Page, report: Path) -> None:
+    """Reference: the page's own rows; three certificates, of which two were moved, two sweeps."""
+    trends = contents_of(report)["trends"]
+    for name, count in (("fits", 24), ("coverage", 3), ("sweeps", 2)):
+        assert points(page, name) == len(trends[name]) == count
+    moved = [row for row in trends["fits"] if row["moved"]]
+    assert [row["moved"] for row in moved] == [0.5]
+    red = page.locator('#chart-sweeps .mark-symbol.role-mark path[fill="#e03131"]')
+    assert red.count() == 1, "the sweep of which one call was above its bound"
+    click(page, "topology", "ep2_cp2")
+    assert points(page, "sweeps") == 2, "what is of no call is not filtered"
+    click(page, "topology", "ep2_cp2")
 
 
 def test_a_click_on_a_filter_changes_table_figures_and_charts(page: Page, report: Path) -> None:

@@ -80,6 +80,9 @@ def test_every_section_is_there_and_its_chart_compiles(out: Path) -> None:
         "Ledger overhead",
         "What releasing dispatcher state saves",
         "Coefficients",
+        "Fitted copies from fit to fit",
+        "Coverage from fit to fit",
+        "Error from sweep to sweep",
         "Files",
     ]
     specs = json.loads(element_of(page, "specs"))

@@ -9,12 +9,13 @@ from types import ModuleType
 
 import pytest
 
-from pipeline.report.history import read_fits, read_history, standings, write_standings
+from pipeline.report.history import Fit, read_fits, read_history, standings, write_standings
+from pipeline.report.trends import MOST_LINES, trends
 from pipeline.store import read_store, rows
 from planner.coefficients import Coefficients, table_digest
 from planner.moments import Moment
 from tests.pipeline.many_records import GOLDEN
-from tests.pipeline.test_report import page_of, without_scripts
+from tests.pipeline.test_report import contents_of, page_of, without_scripts
 from tests.pipeline.test_store import a_cell, write
 
 CERTIFICATE = Path(str(resources.files("planner.tables") / "nonfull-h200.certificate.json"))
@@ -122,6 +123,80 @@ def test_a_certificate_of_another_shape_is_said(sweeps: Path) -> None:
     assert not fits
     assert fault.startswith("odd.certificate.json: ")
     assert "odd.certificate.json" in page_of(sweeps / "monday")
+
+
+def a_fit(date: str, digest: str, **copies: float) -> Fit:
+    return Fit(
+        table="nightly",
+        date=date,
+        digest=digest,
+        measured=90,
+        measured_peaks=80,
+        covered=76,
+        coverage_interval=(0.877, 0.986),
+        held_out_percent=None,
+        copies={name: (value, value - 0.1, value + 0.1, "data") for name, value in copies.items()},
+    )
+
+
+def test_trends_are_of_what_two_fits_have() -> None:
+    """Reference: by hand; one coefficient is in all fits, one in two, one in one alone."""
+    fits = [
+        a_fit("2026-12-01", "aaaaaaaa", stream=2.0, scores=1.0),
+        a_fit("2026-12-02", "bbbbbbbb", stream=2.5),
+        a_fit("2026-12-02", "cccccccc", stream=2.25, scores=1.0, core=4.0),
+    ]
+    drawn = trends(fits, [])
+    stream = [row for row in drawn["fits"] if row["coefficient"] == "stream"]
+    assert [(row["order"], row["moved"]) for row in stream] == [(0, 0), (1, 0.5), (2, 0.25)]
+    assert (stream[1]["low"], stream[1]["high"]) == pytest.approx((0.4, 0.6))
+    assert {row["coefficient"] for row in drawn["fits"]} == {"stream", "scores"}
+    assert [row["fit"] for row in drawn["coverage"]] == [
+        "nightly 2026-12-01",
+        "nightly 2026-12-02 bbbbbb",
+        "nightly 2026-12-02 cccccc",
+    ]
+    assert {row["coverage"] for row in drawn["coverage"]} == {95.0}
+    assert trends(fits[:1], []) == {"fits": [], "coverage": [], "sweeps": []}
+
+
+def test_those_that_moved_most_are_drawn() -> None:
+    """Reference: by hand; the twelve move by 0.1 to 1.2, up and down in turn."""
+    moves = {f"c{place}": (place + 1) / 10 * (-1) ** place for place in range(12)}
+    fits = [
+        a_fit("2026-12-01", "a", **dict.fromkeys(moves, 3.0)),
+        a_fit("2026-12-02", "b", **{name: 3 + by for name, by in moves.items()}),
+    ]
+    drawn = [row["coefficient"] for row in trends(fits, [])["fits"]]
+    assert drawn[::2] == drawn[1::2] == [f"c{place}" for place in range(11, 3, -1)]
+
+
+def test_errors_are_of_tables_that_priced_two_sweeps(sweeps: Path) -> None:
+    """Reference: the pages' own standings; the stub's calls are 1 % under, all within the bound."""
+    history, _ = read_history(sweeps / "tuesday")
+    rows_ = trends([], history)["sweeps"]
+    assert [(row["table"], row["order"]) for row in rows_] == [
+        ("megatron-local", 0),
+        ("megatron-local", 1),
+    ]
+    assert all(row["worst"] == pytest.approx(1, abs=1e-6) and row["all_within"] for row in rows_)
+    assert trends([], history[:1])["sweeps"] == []
+
+
+def test_the_page_carries_its_trends(sweeps: Path) -> None:
+    """Reference: `trends` of what was read here; the shipped certificate under two digests."""
+    certificate = json.loads(CERTIFICATE.read_text())
+    for day in ("2026-12-01", "2026-12-02"):
+        certificate["fit"]["date"] = certificate["table"]["sha256"] = day
+        (sweeps / "monday" / f"{day}.certificate.json").write_text(json.dumps(certificate))
+    page = page_of(sweeps / "tuesday")
+    own = Path(str(CERTIFICATE).replace("nonfull-h200.certificate.json", "megatron-local.toml"))
+    fits, _ = read_fits(sweeps / "tuesday", [own])
+    history, _ = read_history(sweeps / "tuesday")
+    assert contents_of(page)["trends"] == json.loads(json.dumps(trends(fits, history)))
+    assert len(contents_of(page)["trends"]["fits"]) == 2 * MOST_LINES
+    for name in ("fits", "coverage", "sweeps"):
+        assert f'id="chart-{name}"' in page
 
 
 def test_standings_read_back_as_written(tmp_path: Path) -> None:

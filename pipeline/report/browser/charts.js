@@ -81,6 +81,9 @@ class Charts {
       temperature: () => ({ temperature: rows.pairs("temperature") }),
       weights: () => ({ weights: rows.pairs("weights") }),
       ledger: () => ({ ledger: rows.ledger() }),
+      fits: () => ({ fits: this.contents.trends.fits }),
+      coverage: () => ({ coverage: this.contents.trends.coverage }),
+      sweeps: () => ({ sweeps: this.contents.trends.sweeps }),
       stack: () => ({ stack: this.call.stack(families) }),
       waterfall: () => ({ waterfall: this.call.waterfall() }),
       timeline: () => ({
