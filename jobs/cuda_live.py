@@ -1,6 +1,7 @@
 """The live loop on a CUDA device: the ledger's figures, and the device's beside them."""
 
 import dataclasses
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from jobs.live import LiveLoop
 from jobs.meter.cuda import DeviceCall, DeviceMeter
 from jobs.record import Observed
 from jobs.sides import Outside
+from jobs.snapshot.tables import ENTRIES
 from jobs.workload import LocalBatch
 from planner.admission import Decision
 from planner.batch import Layout
@@ -124,7 +126,9 @@ class CudaLoop(LiveLoop):
             return ""
         self.snapshots.mkdir(parents=True, exist_ok=True)
         path = self.snapshots / f"call{index}.pickle"
-        torch.cuda.memory._dump_snapshot(str(path))
+        taken = torch.cuda.memory._snapshot() | {ENTRIES: HISTORY_ENTRIES}
+        with path.open("wb") as file:
+            pickle.dump(taken, file)
         torch.cuda.memory._record_memory_history(enabled=None)
         return keep_within(path, SNAPSHOT_BYTES)
 

@@ -35,7 +35,7 @@ def snapshot_steps(snapshot: Snapshot, device: int) -> Iterator[Step]:
     (``max_split_size_mb``, ``garbage_collection_threshold``) none does.
     """
     events = snapshot.events
-    rows = snapshot.traces[device] if device < len(snapshot.traces) else range(0)
+    rows = snapshot.rows_of(device)
     walk = _Walk()
     for address, size, stream in _older(snapshot, device, rows):
         yield from walk.alloc(address, size, stream, None)

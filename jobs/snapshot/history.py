@@ -69,6 +69,11 @@ class History:
         Events in the history.
     baseline_bytes
         Live when it began.
+    whole
+        Whether the history holds all events since recording began; ``None``: that is not known.
+    lost_bytes
+        Blocks in use that have a stack, so that they were recorded, and no allocation in the
+        history: it has been overwritten, or recording has begun anew.
     peak_bytes, peak_event
         Highest live bytes, the baseline included, and the event that made them.
     working_set_bytes
@@ -90,6 +95,8 @@ class History:
     """
 
     events: int
+    whole: bool | None
+    lost_bytes: int
     baseline_bytes: int
     peak_bytes: int
     peak_event: int
@@ -139,7 +146,7 @@ def live_groups(snapshot: Snapshot, device: int) -> tuple[Group, ...]:
 
 def history(snapshot: Snapshot, device: int) -> History | None:
     """Return what the history of ``device`` tells; ``None`` where no allocation was recorded."""
-    rows = snapshot.traces[device] if device < len(snapshot.traces) else range(0)
+    rows = snapshot.rows_of(device)
     walk = _Walk(snapshot, rows)
     walk.run()
     if not walk.allocations:
@@ -147,14 +154,17 @@ def history(snapshot: Snapshot, device: int) -> History | None:
     older = walk.older_at_end(snapshot, device)
     reserved = held(snapshot, device).reserved_bytes - walk.reserved
     events = snapshot.events
+    lost = walk.lost_at_end(snapshot, device)
     alive = _alive_at(snapshot, rows, walk.peak_event)
     at_peak = _grouped((events.stack[row], events.size[row]) for row in alive)
     peak = walk.peak + older
     return History(
         events=len(rows),
+        whole=_is_whole(snapshot, len(rows), lost),
+        lost_bytes=lost,
         baseline_bytes=older,
         peak_bytes=peak,
-        peak_event=walk.peak_event,
+        peak_event=walk.peak_event - rows.start,
         working_set_bytes=walk.working_set,
         reserved_peak_bytes=walk.reserved_peak + reserved,
         seconds=max(0, events.time[rows[-1]] - events.time[rows[0]]) / 1e6,
@@ -164,6 +174,12 @@ def history(snapshot: Snapshot, device: int) -> History | None:
         at_peak=at_peak,
         older_bytes=peak - sum(group.nbytes for group in at_peak),
     )
+
+
+def _is_whole(snapshot: Snapshot, events: int, lost: int) -> bool | None:
+    if snapshot.history_entries is not None:
+        return events < snapshot.history_entries
+    return False if lost else None
 
 
 class _Walk:
@@ -201,15 +217,24 @@ class _Walk:
 
     def older_at_end(self, snapshot: Snapshot, device: int) -> int:
         """Return the bytes that were live when the history began."""
+        rows = self._older_rows(snapshot, device)
+        return sum(rounded(snapshot.blocks.requested[row]) for row in rows) + self.freed_older
+
+    def lost_at_end(self, snapshot: Snapshot, device: int) -> int:
+        """Return the bytes in use that were recorded and are not in the history."""
         blocks = snapshot.blocks
-        still = sum(
-            rounded(blocks.requested[row])
+        rows = self._older_rows(snapshot, device)
+        return sum(rounded(blocks.requested[row]) for row in rows if blocks.stack[row])
+
+    def _older_rows(self, snapshot: Snapshot, device: int) -> list[int]:
+        blocks = snapshot.blocks
+        return [
+            row
             for segment in snapshot.segments
             if segment.device == device
             for row in segment.blocks
             if blocks.state[row] == ALLOCATED and blocks.address[row] not in self.alive
-        )
-        return still + self.freed_older
+        ]
 
     def _allocate(self, row: int, address: int, size: int) -> None:
         self._given.discard(address)

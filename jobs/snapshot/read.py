@@ -11,6 +11,7 @@ from typing import Any
 from jobs.snapshot.stream import SnapshotError
 from jobs.snapshot.tables import (
     ACTIONS,
+    ENTRIES,
     OTHER,
     STATES,
     Blocks,
@@ -89,29 +90,38 @@ class _Folder:
                 "the file holds no snapshot: it has no segments and device_traces; write it with "
                 "torch.cuda.memory._dump_snapshot of torch 2.1 or later"
             )
-        segments = whole["segments"]
-        if len(_list(segments, "segments")) != len(self._segments):
+        segments = [
+            *_list(whole["segments"], "segments"),
+            *_list(whole.get("host_segments", []), "host_segments"),
+        ]
+        if len(segments) != len(self._segments):
             raise SnapshotError("segments lie outside the list of segments")
+        traces, host = self._traces(whole)
         return Snapshot(
             segments=tuple(self._segments),
             blocks=self._blocks,
             events=self._events,
-            traces=self._traces(_list(whole["device_traces"], "device_traces")),
+            traces=traces,
+            host_trace=host,
             stacks=self._stacks,
             settings=dict(whole.get("allocator_settings") or {}),
+            history_entries=_whole(whole, ENTRIES) if ENTRIES in whole else None,
         )
 
-    def _traces(self, traces: list[Any]) -> tuple[range, ...]:
-        """Return each device's rows: they were read device by device."""
-        found, start = [], 0
-        for trace in traces:
-            if any(event is not EVENT for event in _list(trace, "device_traces")):
-                raise SnapshotError("a device's trace holds something that is no event")
-            found.append(range(start, start + len(trace)))
-            start += len(trace)
+    def _traces(self, whole: dict[str, Any]) -> tuple[tuple[range, ...], range]:
+        """Return each device's rows and the host's: they were read one trace after another."""
+        found: dict[str, list[range]] = {"device_traces": [], "host_traces": []}
+        start = 0
+        for name in (key for key in whole if key in found):
+            given = _list(whole[name], name)
+            for trace in given if name == "device_traces" else [given]:
+                if any(event is not EVENT for event in _list(trace, name)):
+                    raise SnapshotError("a device's trace holds something that is no event")
+                found[name].append(range(start, start + len(trace)))
+                start += len(trace)
         if start != len(self._events):
             raise SnapshotError("events lie outside the devices' traces, or twice in them")
-        return tuple(found)
+        return tuple(found["device_traces"]), (*found["host_traces"], range(0))[0]
 
     def _fold(self, values: Dict) -> Any:
         """Keep a row of a dict that is one; the dict itself otherwise."""
@@ -219,7 +229,7 @@ def _list(value: object, name: str) -> list[Any]:
     return value
 
 
-def _whole(values: Dict, key: str) -> int:
+def _whole(values: dict[str, Any], key: str) -> int:
     value = values.get(key)
     if type(value) is not int or value.bit_length() > 64:
         raise SnapshotError(f"{key} is {value!r}, which is no 64-bit integer")

@@ -21,6 +21,12 @@ ACTIONS = (
 
 OTHER = len(ACTIONS)
 
+HOST = -1
+"""Device that pinned host memory is of."""
+
+ENTRIES = "history_entries"
+"""Key of a snapshot of ours: most events that its histories keep. PyTorch does not tell it."""
+
 ALLOCATED, PENDING, INACTIVE = range(3)
 STATES = {
     "active_allocated": ALLOCATED,
@@ -60,7 +66,7 @@ class Events:
 
     Of an ``oom`` event, ``address`` is what CUDA reported free and ``size`` what was asked for.
     ``size`` of an allocation is what was asked for, before rounding. ``pool`` is a place in
-    ``pools``, the private pools named by their two numbers (torch 2.9 and later tell them).
+    ``pools``, the private pools named by their two numbers (torch 2.13 tells them).
     """
 
     action: "array[int]" = field(default_factory=lambda: array("B"))
@@ -120,6 +126,10 @@ class Snapshot:
         What the rows' stacks are.
     settings
         The allocator's settings (torch 2.2 and later).
+    host_trace
+        Rows of pinned host memory's history (torch 2.14 tells it, on request).
+    history_entries
+        Most events that a history keeps, before it overwrites the oldest; ``None``: not told.
     """
 
     segments: tuple[Segment, ...]
@@ -128,9 +138,17 @@ class Snapshot:
     traces: tuple[range, ...]
     stacks: Stacks
     settings: dict[str, object]
+    host_trace: range = range(0)
+    history_entries: int | None = None
+
+    def rows_of(self, device: int) -> range:
+        """Return the events of a device, or of the `HOST`, oldest first."""
+        if device == HOST:
+            return self.host_trace
+        return self.traces[device] if device < len(self.traces) else range(0)
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Devices that hold segments or have a history."""
-        traced = {device for device, rows in enumerate(self.traces) if len(rows)}
+        """Devices that hold segments or have a history, the `HOST` among them."""
+        traced = {device for device in range(HOST, len(self.traces)) if self.rows_of(device)}
         return tuple(sorted(traced | {segment.device for segment in self.segments}))

@@ -18,7 +18,7 @@ from jobs.snapshot.attribution import Sizes, attribute
 from jobs.snapshot.history import Group, Held, History, held, history, live_groups
 from jobs.snapshot.read import read_snapshot
 from jobs.snapshot.stream import SnapshotError
-from jobs.snapshot.tables import Frame, Snapshot, Stacks
+from jobs.snapshot.tables import HOST, Frame, Snapshot, Stacks
 from jobs.spec import CellSpec
 from planner.errors import ConfigError, PlannerError
 from planner.local import localize
@@ -32,6 +32,13 @@ LIBRARIES = ("/torch/", "/contextlib.py")
 NO_HISTORY = (
     "the history is empty, so that no peak is known: what follows is live as the snapshot was "
     "taken; call torch.cuda.memory._record_memory_history() before the work"
+)
+
+
+CUT = (
+    "the history is cut: events older than it were recorded and are lost, so that the peak may lie "
+    "before it and the working set be larger; let torch.cuda.memory._record_memory_history keep "
+    "more (max_entries), or begin later"
 )
 
 
@@ -117,7 +124,7 @@ class _Findings:
             "held": asdict(self.held),
             "history": past,
             "replayed": None if self.replayed is None else asdict(self.replayed),
-            "note": NO_HISTORY if past is None else None,
+            "note": self._note(),
             "terms": self.terms,
             "top": [
                 {"bytes": size, "count": count, "frames": [list(f) for f in frames]}
@@ -129,8 +136,9 @@ class _Findings:
         """Print."""
         console.print(_figures(self.device, self.held, self.history, self.replayed))
         moment = "at the peak" if self.history else "live"
-        if self.history is None:
-            console.print(NO_HISTORY, style="yellow", soft_wrap=True)
+        note = self._note()
+        if note is not None:
+            console.print(note, style="yellow", soft_wrap=True)
         stacks = Table(f"stack {moment}", "bytes", "blocks", box=None)
         for frames, size, count in top_stacks(self.live, self.stacks, top):
             stacks.add_row("\n".join(_shown(frames)), gib(size), str(count))
@@ -139,6 +147,12 @@ class _Findings:
         for name, size in self.terms.items():
             terms.add_row(name, gib(size))
         console.print(terms)
+
+    def _note(self) -> str | None:
+        """Return what the figures lack."""
+        if self.history is None:
+            return NO_HISTORY
+        return CUT if self.history.whole is False else None
 
 
 def top_stacks(
@@ -154,18 +168,25 @@ def top_stacks(
 
 
 def _shown(frames: list[Frame]) -> list[str]:
-    """Return the innermost frames that say most: Python's, torch's own left out."""
+    """Return the innermost frames that say most.
+
+    They are Python's, but for torch's own and for those in files of dispatch modes, which every
+    operator passes through; the ledger is one.
+    """
+    modes = {frame.filename for frame in frames if frame.name == "__torch_dispatch__"}
     told = [
         frame
         for frame in frames
-        if frame.filename.endswith(".py") and not any(part in frame.filename for part in LIBRARIES)
+        if frame.filename.endswith(".py")
+        and frame.filename not in modes
+        and not any(part in frame.filename for part in LIBRARIES)
     ]
     chosen = (told or frames)[:2]
     return [f"{'/'.join(f.filename.split('/')[-3:])}:{f.line} {f.name}" for f in chosen] or ["-"]
 
 
 def _figures(device: int, now: Held, past: History | None, replayed: Reserved | None) -> Table:
-    table = Table(f"device {device}", "", box=None)
+    table = Table("pinned host memory" if device == HOST else f"device {device}", "", box=None)
     rows: list[tuple[str, str]] = []
     if past is not None:
         rows += [

@@ -56,6 +56,21 @@ def test_it_shows_peak_frames_and_terms(tmp_path: Path, capsys: pytest.CaptureFi
     assert device["note"] is None
 
 
+def test_frames_of_dispatch_modes_are_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reference: an operator under the ledger is the model's, not the ledger's."""
+    under = [
+        frame("/x/jobs/meter/ledger.py", 90, "_follow"),
+        frame("/x/jobs/meter/ledger.py", 70, "__torch_dispatch__"),
+        frame("/site-packages/torch/functional.py", 9, "einsum"),
+        frame("/x/jobs/model/head.py", 40, "forward"),
+    ]
+    _, shown = told(snapshot([], [event("alloc", A, MIB, under)]), tmp_path, capsys)
+    assert "jobs/model/head.py:40 forward" in shown
+    assert "ledger.py" not in shown
+
+
 def test_an_empty_history_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Reference: live bytes are no peak."""
     value = snapshot([segment(A, [block(A, MIB, MIB, frames=EXPERTS)])], [])

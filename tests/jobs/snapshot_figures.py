@@ -1,0 +1,41 @@
+"""What a snapshot that torch has written must be read as, given what torch said of the memory."""
+
+from typing import Any
+
+from jobs.allocator.history import snapshot_settings, snapshot_steps
+from jobs.allocator.replay import replay
+from jobs.snapshot.history import held, history
+from jobs.snapshot.tables import Snapshot
+
+MIB = 2**20
+
+
+def check(snapshot: Snapshot, told: dict[str, Any]) -> None:
+    """Compare with the figures of tests/emulated/snapshot_real.py."""
+    began, ended = told["began"], told["ended"]
+    now = held(snapshot, 0)
+    assert now.allocated_bytes == ended["allocated"]
+    assert now.reserved_bytes == ended["reserved"]
+    assert now.pending_bytes == ended["active"] - ended["allocated"] == 70 * MIB
+    past = history(snapshot, 0)
+    if past is None:
+        return
+    assert past.reserved_peak_bytes == ended["reserved_peak"]
+    if past.whole is not False:
+        _check_whole(snapshot, began, ended)
+
+
+def _check_whole(snapshot: Snapshot, began: dict[str, int], ended: dict[str, int]) -> None:
+    past = history(snapshot, 0)
+    assert past is not None
+    assert past.baseline_bytes == began["allocated"]
+    assert [asked for asked, _ in past.ooms] == [200 * 2**30]
+    largest = past.at_peak[0]
+    assert (largest.requested, largest.count) == (300 * MIB, 1)
+    replayed = replay(snapshot_steps(snapshot, 0), snapshot_settings(snapshot))
+    assert replayed.allocated_peak_bytes == ended["allocated_peak"]
+    assert replayed.peak_bytes == ended["reserved_peak"]
+    assert replayed.end_bytes == ended["reserved"]
+    # What a segment of fixed size keeps beyond a request of 1 MiB or more is allocated with it.
+    slack = 0 if snapshot.settings["expandable_segments"] else MIB * past.at_peak.__len__()
+    assert 0 <= ended["allocated_peak"] - past.peak_bytes <= slack
