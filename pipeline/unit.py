@@ -25,11 +25,6 @@ IN_MIB = Unit("MiB", MIB, 2)
 IN_GIB = Unit("GiB", GIB, 3)
 
 
-def unit_of_largest(sizes: Iterable[int | None]) -> Unit:
-    """Return GiB where the largest of ``sizes`` has at least two, else MiB."""
-    return IN_GIB if max((size or 0 for size in sizes), default=0) >= 2 * GIB else IN_MIB
-
-
 def unit_of_all(sizes: Iterable[int | None]) -> Unit:
     """Return GiB where each of ``sizes`` has at least one, so that none loses its digits, else MiB.
 

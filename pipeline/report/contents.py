@@ -18,7 +18,7 @@ from pipeline.report.details import details
 from pipeline.report.savings import Saving, savings
 from pipeline.store import NO_TERM, Cell, Row, Store, rows
 from pipeline.summary import Summary, summarise
-from pipeline.unit import unit_of_largest
+from pipeline.unit import unit_of_all
 from planner.terms import TERMS
 
 Columns = dict[str, list[Any]]
@@ -37,8 +37,7 @@ def contents(store: Store) -> dict[str, Any]:
     groups = summarise(table)
     places = {id(row): place for place, row in enumerate(table)}
     fullest = [places[id(group.fullest)] for group in groups]
-    names = ("planned_expected_bytes", "observed_working_set_bytes")
-    unit = unit_of_largest(row[name] for row in table for name in names)
+    unit = unit_of_all(row["planned_expected_bytes"] for row in table)
     return {
         "unit": {"name": unit.name, "bytes": unit.bytes},
         "cells": _cells(store, table),
