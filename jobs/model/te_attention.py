@@ -32,7 +32,7 @@ class TEPackedAttention(TEDotProductAttention):
     ) -> Tensor:
         """Attend local queries (T, 1, heads, channels); return (T, 1, heads·channels)."""
         if not query.numel():  # the whole group is without tokens: no ring, and no kernel for it
-            return query.reshape(*query.shape[:2], -1)
+            return query.flatten(2)
         out = super().forward(
             *(x.squeeze(1) for x in (query, key, value)),
             None,
