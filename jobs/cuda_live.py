@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from jobs.allocator.history import stated_settings
 from jobs.allocator.replay import ledger_steps, replay
 from jobs.live import LiveLoop
 from jobs.meter.cuda import DeviceCall, DeviceMeter
@@ -69,7 +70,7 @@ class CudaLoop(LiveLoop):
     ) -> None:
         super().__init__(*args)
         self.device, self.meter, self.snapshots = device, meter, snapshots
-        self._resident = self.ledger.live_bytes if self.ledger else 0
+        self._resident = self.ledger.resident() if self.ledger else []
         self._timeline: list[Any] = []  # allocations of every call so far
         self._call: DeviceCall | None = None
 
@@ -91,7 +92,8 @@ class CudaLoop(LiveLoop):
         if observed is None or self._call is None or self.seen is None:
             return observed
         self._timeline += self.seen.allocations
-        reserved = replay(ledger_steps(self._timeline, [self._resident])).peak_bytes
+        steps = ledger_steps(self._timeline, self._resident)
+        reserved = replay(steps, stated_settings(self.meter.settings())).peak_bytes
         self._call.replayed_reserved_bytes = reserved
         return dataclasses.replace(observed, device=self._call.to_dict())
 

@@ -41,7 +41,7 @@ class FakeLoop(LiveLoop):
         super().__init__(*args)
         self.routing = PlannedRouting(plan or plan_of(self.spec), self.spec.topology, self.rank)
         self.routing.install(self.model)
-        self._resident = self.ledger.live_bytes if self.ledger else 0
+        self._resident = self.ledger.resident() if self.ledger else []
         self._timeline: list[Allocation] = []  # of every call so far
 
     def _batch(self, index: int, layout: Layout) -> PlannedBatch:
@@ -70,7 +70,7 @@ class FakeLoop(LiveLoop):
         """Return what the ledger saw, and what a CUDA device's allocator would reserve for it."""
         observed = super()._observe(*args, **kwargs)
         self._timeline += self.seen.allocations
-        reserved = replay(ledger_steps(self._timeline, [self._resident])).peak_bytes
+        reserved = replay(ledger_steps(self._timeline, self._resident)).peak_bytes
         return replace(observed, device={"replayed_reserved_bytes": reserved})
 
     def _exchange(self, figures: Sequence[int]) -> list[list[int]]:

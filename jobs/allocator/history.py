@@ -1,6 +1,6 @@
 """A snapshot's history as steps, and the settings that a snapshot states."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 
 from jobs.allocator.rules import Settings
 from jobs.allocator.steps import Abandon, Ask, Empty, End, Finish, Step, Use
@@ -9,20 +9,23 @@ from jobs.snapshot.tables import ACTIONS, ALLOCATED, Snapshot
 ALLOC, REQUESTED, COMPLETED = (
     ACTIONS.index(name) for name in ("alloc", "free_requested", "free_completed")
 )
+NO_LIMIT = 2**62
+"""Stated limits from here on, and -1, stand for none."""
+
 GIVEN_BACK = tuple(ACTIONS.index(name) for name in ("segment_free", "segment_unmap"))
 
 
-def snapshot_settings(snapshot: Snapshot) -> Settings:
-    """Return the settings that a snapshot states; the defaults before torch 2.2, which states none.
+def stated_settings(stated: Mapping[str, object]) -> Settings:
+    """Return the settings that a snapshot states as its ``allocator_settings``.
 
-    No memory limit is stated, so that nothing is given back for want of room.
+    Before torch 2.2 it states none: these are the defaults. No memory limit is stated, so that
+    nothing is given back for want of room.
     """
-    stated = snapshot.settings
-    divisions = stated.get("roundup_power2_divisions")
+    limit, divisions = stated.get("max_split_size"), stated.get("roundup_power2_divisions")
     steps = divisions.values() if isinstance(divisions, dict) else ()
     return Settings(
         expandable=stated.get("expandable_segments") is True,
-        max_split_bytes=_limit(snapshot),
+        max_split_bytes=limit if isinstance(limit, int) and 0 < limit < NO_LIMIT else None,
         divisions=tuple(n for n in steps if isinstance(n, int)),
     )
 
@@ -39,7 +42,9 @@ def snapshot_steps(snapshot: Snapshot, device: int) -> Iterator[Step]:
     walk = _Walk()
     for address, size, stream in _older(snapshot, device, rows):
         yield from walk.alloc(address, size, stream, None)
-    at_once = not (_limit(snapshot) or snapshot.settings.get("garbage_collection_threshold"))
+    singly = stated_settings(snapshot.settings).max_split_bytes or snapshot.settings.get(
+        "garbage_collection_threshold"
+    )
     for row in rows:
         action, address, pool = events.action[row], events.address[row], events.pool_of(row)
         if action == ALLOC:
@@ -50,7 +55,7 @@ def snapshot_steps(snapshot: Snapshot, device: int) -> Iterator[Step]:
             yield from walk.request(address, ends)
         elif action == COMPLETED:
             yield from walk.complete(address)
-        elif action in GIVEN_BACK and at_once:
+        elif action in GIVEN_BACK and not singly:
             yield from walk.give_back(pool)
 
 
@@ -95,12 +100,6 @@ class _Walk:
 def _witness(address: int) -> int:
     """Return a stream that uses the block at an address and nothing else."""
     return -1 - address
-
-
-def _limit(snapshot: Snapshot) -> int | None:
-    """Return ``max_split_size``, which is a number past all sizes, or -1, where there is none."""
-    limit = snapshot.settings.get("max_split_size")
-    return limit if isinstance(limit, int) and 0 < limit < 2**62 else None
 
 
 def _older(snapshot: Snapshot, device: int, rows: range) -> Iterator[tuple[int, int, int]]:

@@ -32,6 +32,8 @@ class Probes:
         Wait until the device's work is done.
     source
         Who says what is used: ``nvml`` or ``cudaMemGetInfo``.
+    settings
+        The allocator's, as snapshots state them (``allocator_settings``).
     """
 
     statistics: Callable[[], Mapping[str, int]]
@@ -40,6 +42,7 @@ class Probes:
     reset: Callable[[], None]
     settle: Callable[[], None]
     source: str
+    settings: Callable[[], Mapping[str, object]] = dict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,6 +139,10 @@ class DeviceMeter:
 
     def __init__(self, probes: Probes, set_up: SetUp, buffers: Callable[[], int]) -> None:
         self._probes, self._set_up, self._buffers = probes, set_up, buffers
+
+    def settings(self) -> Mapping[str, object]:
+        """Return the allocator's settings, as snapshots state them."""
+        return self._probes.settings()
 
     @contextmanager
     def call(self) -> Iterator[DeviceCall]:

@@ -33,6 +33,7 @@ def open_device(device: torch.device) -> tuple[Probes, SetUp]:
         reset=lambda: torch.cuda.reset_peak_memory_stats(device),
         settle=lambda: torch.cuda.synchronize(device),
         source=source,
+        settings=lambda: torch.cuda.memory._snapshot(device)["allocator_settings"],
     )
     return probes, set_up
 

@@ -90,6 +90,11 @@ class Ledger:
         self._bury()
         return total(self._held_over())
 
+    def resident(self) -> list[int]:
+        """Return the bytes of each registered storage that lives, in their order."""
+        found = (watch.allocation for watch in self._watches.values())
+        return [one.nbytes for one in found if one is not None and one.call is None]
+
     def collect_garbage(self) -> tuple[Allocation, ...]:
         """Run the cyclic collector; return what calls had allocated and only it could free.
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from jobs.allocator.history import snapshot_settings, snapshot_steps
+from jobs.allocator.history import snapshot_steps, stated_settings
 from jobs.allocator.replay import Reserved, replay
 from jobs.record import read_records
 from jobs.snapshot.attribution import Sizes, attribute
@@ -112,7 +112,9 @@ class _Findings:
         self.terms = attribute(self.live, snapshot.stacks, sizes)
         self.replayed: Reserved | None = None
         if replayed and self.history is not None:
-            self.replayed = replay(snapshot_steps(snapshot, device), snapshot_settings(snapshot))
+            self.replayed = replay(
+                snapshot_steps(snapshot, device), stated_settings(snapshot.settings)
+            )
 
     def to_dict(self, top: int) -> dict[str, object]:
         """Return plain JSON values."""

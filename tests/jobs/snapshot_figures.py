@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jobs.allocator.history import snapshot_settings, snapshot_steps
+from jobs.allocator.history import snapshot_steps, stated_settings
 from jobs.allocator.replay import replay
 from jobs.snapshot.history import held, history
 from jobs.snapshot.tables import Snapshot
@@ -32,7 +32,7 @@ def _check_whole(snapshot: Snapshot, began: dict[str, int], ended: dict[str, int
     assert [asked for asked, _ in past.ooms] == [200 * 2**30]
     largest = past.at_peak[0]
     assert (largest.requested, largest.count) == (300 * MIB, 1)
-    replayed = replay(snapshot_steps(snapshot, 0), snapshot_settings(snapshot))
+    replayed = replay(snapshot_steps(snapshot, 0), stated_settings(snapshot.settings))
     assert replayed.allocated_peak_bytes == ended["allocated_peak"]
     assert replayed.peak_bytes == ended["reserved_peak"]
     assert replayed.end_bytes == ended["reserved"]
