@@ -11,7 +11,7 @@ import torch
 from small_cells import cell
 from test_cuda_meter import MIB, SET_UP, Device
 
-from jobs.backend import cuda
+from jobs.backend import cuda, patches
 from jobs.record import RankRecord, read_records, record_path
 from jobs.spec import Calls, Meter
 from planner import Step, Topology, compile_pricer
@@ -93,13 +93,16 @@ def test_a_call_that_ran_out_of_memory_keeps_both_peaks(records) -> None:
 
 
 def test_what_a_device_cannot_do_is_refused_with_the_way_out(monkeypatch) -> None:
-    """Reference: flash attention has no fp32; HybridEP needs DeepEP, which is not installed."""
+    """Reference: flash attention has no fp32; DeepEP and Transformer Engine are not installed."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ConfigError, match=r"step\.dtype=bf16"):
         cuda.require_device(Step(dtype="fp32"), Topology())
     monkeypatch.setattr(cuda, "has_hybridep", lambda: False)
     with pytest.raises(ConfigError, match=r"set step\.dispatcher=alltoall"):
         cuda.require_device(Step(), Topology(dp=2, ep=2))
+    monkeypatch.setattr(patches, "has_transformer_engine", lambda: False)
+    with pytest.raises(ConfigError, match=r"set step\.engine=own"):
+        cuda.require_device(Step(engine="te"), Topology())
     cuda.require_device(Step(), Topology())
     cuda.require_device(Step(dispatcher="alltoall"), Topology(dp=2, ep=2))
 

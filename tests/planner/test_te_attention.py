@@ -1,0 +1,76 @@
+"""What Transformer Engine's attention holds beside our own, from its shapes."""
+
+from dataclasses import replace
+
+import pytest
+
+from planner import Model, Step, Topology, compile_pricer
+from planner.batch import Batch
+from planner.moments import Moment
+
+MODEL = Model(
+    name="grouped",
+    num_layers=4,
+    hidden=2048,
+    vocab=1000,
+    num_heads=32,
+    num_kv_heads=4,
+    head_dim=128,
+    num_experts=64,
+    top_k=8,
+    expert_hidden=768,
+)
+TOKENS = 16_384
+
+
+def moments(engine: str, cp: int, model: Model = MODEL) -> dict[Moment, int]:
+    """Bytes expected at each moment, by moment."""
+    pricer = compile_pricer(
+        model, Topology(cp=cp), Step(engine=engine), coefficients="megatron-local"
+    )
+    (price, *_) = pricer.price_ranks(Batch(requests=[TOKENS * cp]))
+    assert not price.unpriced
+    return {moment: figure.expected for moment, figure in price.moments.items()}
+
+
+@pytest.mark.parametrize("cp", [1, 2, 4])
+def test_moments_differ_by_its_tensors(cp: int) -> None:
+    """Reference: by hand, in bytes of bf16 a token.
+
+    Saved: one rank's keys and values (at cp 1 the values alone, beside the keys that both hold),
+    instead of those of all ranks. In backward its ring has two buffers of keys, values and the
+    gradients of both, a step's gradients and those of queries summed; ours the gradients of all
+    ranks' keys and values. cuDNN's scratch is fp32.
+    """
+    own, theirs = moments("own", cp), moments("te", cp)
+    keys, queries = 2 * 4 * 128, 2 * 32 * 128
+    scratch = 4 * (3 * 32 * 128 + 32)
+    saved = keys if cp == 1 else 2 * keys - 2 * cp * keys
+    ring = keys if cp == 1 else 12 * keys + queries - 4 * cp * keys
+    differs = {
+        Moment.RECOMPUTE_FC1: saved,
+        Moment.RECOMPUTE_FC2: saved,
+        Moment.BACKWARD_ROUTER: saved,
+        Moment.BACKWARD_MIXER: ring + 2 * scratch,
+    }
+    for moment, bytes_ in own.items():
+        expected = bytes_ + TOKENS * differs.get(moment, 0)
+        assert theirs[moment] == pytest.approx(expected, abs=8), moment
+
+
+def test_scratch_of_as_many_keys_as_queries_is_a_third() -> None:
+    """Reference: cuDNN expands gradients of keys and values only where queries outnumber them."""
+    whole = replace(MODEL, num_kv_heads=32)
+    extra = (
+        moments("te", 1, whole)[Moment.BACKWARD_MIXER]
+        - moments("own", 1, whole)[Moment.BACKWARD_MIXER]
+    )
+    assert extra == pytest.approx(TOKENS * (2 * 32 * 128 + 2 * 4 * (32 * 128 + 32)), abs=8)
+
+
+def test_a_table_without_it_says_so() -> None:
+    """Reference: a declared term that a table has no copies of is unpriced."""
+    step = Step(engine="te", adapters="all")
+    pricer = compile_pricer(MODEL, Topology(), step, coefficients="art-traced")
+    named = {part.what for part in pricer.price(Batch(tokens=TOKENS)).unpriced}
+    assert {"attention.values", "attention.workspace"} <= named
