@@ -1,7 +1,7 @@
 """Records on disk as one table: what a report, a tracker or a fit reads.
 
-Reading never fails: a torn line, a file that is no record, a spec that is missing become faults to
-be listed. Of several attempts at a cell the newest counts.
+Reading never fails: a torn line, a record with a value that is none, a file that is no record, a
+spec that is missing become faults to be listed. Of several attempts at a cell the newest counts.
 """
 
 from collections import defaultdict
@@ -14,6 +14,7 @@ from jobs.completion import GOOD, RECORD_NAME, rank_is_complete
 from jobs.record import Observed, RankRecord, read_records
 from jobs.spec import CellSpec
 from pipeline.labels import Named, told_apart
+from pipeline.sound import fault_of
 from planner.errors import ConfigError
 
 Row = dict[str, Any]
@@ -126,7 +127,8 @@ def read_store(out: Path, paths: Iterable[Path] | None = None) -> Store:
         strangers = [r for r in records if r.key != name["key"]]
         if strangers:
             faults.append(f"{path.name}: holds a record of cell {strangers[0].key}; left out")
-        attempts[name["key"]][int(name["attempt"])] += [r for r in records if r not in strangers]
+        own = [record for record in records if record.key == name["key"]]
+        attempts[name["key"]][int(name["attempt"])] += _sound(own, faults)
     cells = []
     for key, by_attempt in attempts.items():
         newest = max(by_attempt)
@@ -141,11 +143,25 @@ def read_store(out: Path, paths: Iterable[Path] | None = None) -> Store:
     return Store(out=out, cells=tuple(cells), faults=tuple(faults))
 
 
+def _sound(records: Iterable[RankRecord], faults: list[str]) -> list[RankRecord]:
+    """Return the records whose values are what a record promises; the others become faults."""
+    kept = []
+    for record in records:
+        wrong = fault_of(record)
+        if wrong:
+            where = f"{record.key} rank {record.rank} call {record.call}"
+            faults.append(f"{where}: {wrong}; the record was left out")
+        else:
+            kept.append(record)
+    return kept
+
+
 def _read_spec(path: Path) -> tuple[CellSpec | None, list[str]]:
     try:
         return CellSpec.read(path), []
     except (OSError, ConfigError) as error:
-        return None, [f"{path.name}: {error}; names of topology and weights come from its label"]
+        why = error.strerror if isinstance(error, OSError) else error
+        return None, [f"{path.name}: {why}; names of topology and weights come from its label"]
 
 
 def _order(cell: Cell) -> tuple[Any, ...]:

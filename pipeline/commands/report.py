@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from pipeline.progress import make_console
-from pipeline.report.sound import sound
 from pipeline.report.table import print_outcomes, print_table
 from pipeline.store import read_store
 
@@ -23,7 +22,7 @@ def run(
     ] = None,
 ) -> None:
     """Make the report of a recorded sweep again, from its records alone."""
-    store = sound(read_store(out))
+    store = read_store(out)
     if not store.cells:
         for fault in store.faults:
             typer.echo(f"fault: {fault}", err=True)

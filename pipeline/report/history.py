@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.record import RankRecord, record_path
-from pipeline.report.sound import wrong_value
+from pipeline.sound import wrong_value
 from pipeline.store import Cell, Store
 
 STANDINGS = "coefficients.json"

@@ -19,7 +19,6 @@ from pipeline.report import call_charts
 from pipeline.report.coefficients import coefficients_section, past_of
 from pipeline.report.contents import contents, pack
 from pipeline.report.sections import Section, call_sections, history_sections, sweep_sections
-from pipeline.report.sound import sound
 from pipeline.report.theme import THEMES, theme
 from pipeline.report.trends import trends
 from pipeline.store import Store
@@ -45,8 +44,7 @@ class Form:
 
 
 def write_page(store: Store, path: Path) -> None:
-    """Write the report of ``store`` to ``path``, atomically; unsound records become faults."""
-    store = sound(store)
+    """Write the report of ``store`` to ``path``, atomically."""
     past = past_of(store, path.parent)
     held = contents(store) | {"trends": trends(past.fits, past.sweeps)}
     form = _form(held["unit"]["name"])

@@ -7,7 +7,6 @@ import altair as alt
 
 from pipeline.report import call_charts, charts
 from pipeline.report.contents import contents
-from pipeline.report.sound import sound
 from pipeline.report.theme import theme
 from pipeline.store import Store
 
@@ -26,7 +25,7 @@ def write_picture(store: Store, path: Path) -> None:
     ValueError
         When no call of the store was observed.
     """
-    held = contents(sound(store))
+    held = contents(store)
     seen = [p for p, size in enumerate(held["calls"]["observed"]) if size is not None]
     seen = [place for place in seen if held["calls"]["expected"][place]]
     if not seen:

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.record import SCHEMA, RankRecord, record_path
 from pipeline.cli import main
-from pipeline.report.sound import fault_of, sound
+from pipeline.sound import fault_of
 from pipeline.store import read_store
 from tests.pipeline.many_records import GOLDEN
 from tests.pipeline.test_report import contents_of, page_of
@@ -67,7 +67,7 @@ def test_a_wrong_value_is_named_and_costs_its_record_alone(
 ) -> None:
     """Reference: the types that the record declares; whole numbers count something."""
     edit(path, 1, **changes)
-    store = sound(read_store(out))
+    store = read_store(out)
     key = a_cell("topology=ep1_cp1").key
     assert store.faults == (f"{key} rank 0 call 1: {fault}; the record was left out",)
     held = contents_of(page_of(out))

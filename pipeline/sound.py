@@ -1,4 +1,4 @@
-"""Sound: whether a record's figures are what a record promises, before anything is drawn of them.
+"""Sound: whether a record's figures are what a record promises, before anything is made of them.
 
 `jobs.record` reads any line whose names are right. Here the values are held against the types that
 the record declares; whole numbers count bytes, rows or calls, so that none is negative.
@@ -7,35 +7,14 @@ the record declares; whole numbers count bytes, rows or calls, so that none is n
 import math
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from jobs.record import RankRecord
-from pipeline.store import Store
 
 Check = Callable[[Any], str]
 """Returns what is wrong with a value, as the end of a sentence that begins with its name."""
-
-
-def sound(store: Store) -> Store:
-    """Return the store without unsound records, each of which becomes a fault."""
-    faults = list(store.faults)
-    cells = []
-    for cell in store.cells:
-        kept = []
-        for record in cell.records:
-            wrong = fault_of(record)
-            if wrong:
-                where = f"{cell.key} rank {record.rank!r} call {record.call!r}"
-                faults.append(f"{where}: {wrong}; the record was left out")
-            else:
-                kept.append(record)
-        if len(kept) == len(cell.records):
-            cells.append(cell)
-        elif kept:
-            cells.append(replace(cell, records=tuple(kept)))
-    return replace(store, cells=tuple(cells), faults=tuple(faults))
 
 
 def fault_of(record: RankRecord) -> str:
