@@ -37,6 +37,7 @@ TERMS: tuple[Term, ...] = (
     te_attention.values,
     te_attention.ring_keys,
     te_attention.ring_queries,
+    te_attention.ring_steps,
     te_attention.workspace,
     linear_attention.projected,
     linear_attention.inputs,

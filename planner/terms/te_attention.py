@@ -49,6 +49,34 @@ def ring_queries(local: Local) -> Size:
     return Size(attention_tokens=local.query_width * local.itemsize)
 
 
+def _steps(local: Local) -> int:
+    """Elements a token that the ring holds at the end of forward, beside what it is given."""
+    return (local.cp + 1) * local.query_width + 2 * local.cp * local.kv_width
+
+
+def _backward(local: Local) -> int:
+    """Elements a token that `megatron-local` prices at its backward, beside the same."""
+    scratch = 2 * _scratch_bytes(local) // local.itemsize
+    return 4 * local.query_width + 12 * local.kv_width + scratch
+
+
+@term(
+    "attention.ring_steps",
+    what="outputs of all steps of a long ring, and the keys and values received, kept in forward "
+    "until the last step; here they are more than what its backward holds",
+    when=lambda local: exists(local) and local.cp > 1 and _steps(local) > _backward(local),
+    source=RING,
+)
+def ring_steps(local: Local) -> Size:
+    """(tokens, (cp + 1) query widths + 2 cp key widths) in the activation dtype."""
+    return Size(attention_tokens=_steps(local) * local.itemsize)
+
+
+def _scratch_bytes(local: Local) -> int:
+    widths = 1 if local.num_heads == local.num_kv_heads else 3
+    return 4 * (widths * local.query_width + local.num_heads)
+
+
 @term(
     "attention.workspace",
     what="scratch of cuDNN's backward: sums of queries' gradients and, where queries outnumber "
@@ -59,5 +87,4 @@ def ring_queries(local: Local) -> Size:
 )
 def workspace(local: Local) -> Size:
     """(tokens, query width + heads, 3 query widths + heads where queries outnumber keys) fp32."""
-    widths = 1 if local.num_heads == local.num_kv_heads else 3
-    return Size(attention_tokens=4 * (widths * local.query_width + local.num_heads))
+    return Size(attention_tokens=_scratch_bytes(local))

@@ -68,6 +68,22 @@ def test_scratch_of_as_many_keys_as_queries_is_a_third() -> None:
     assert extra == pytest.approx(TOKENS * (2 * 32 * 128 + 2 * 4 * (32 * 128 + 32)), abs=8)
 
 
+@pytest.mark.parametrize(("kv_heads", "longest"), [(4, 13), (32, 6)])
+def test_a_long_ring_is_said_to_be_unpriced(kv_heads: int, longest: int) -> None:
+    """Reference: by hand, in query widths of a token.
+
+    Forward keeps cp + 1 outputs and cp pairs of keys and values; backward is priced with 4, twelve
+    key widths and cuDNN's scratch, 12 where queries outnumber keys and 4 where they do not.
+    """
+    model = replace(MODEL, num_kv_heads=kv_heads)
+    for cp in (longest, longest + 1):
+        pricer = compile_pricer(
+            model, Topology(cp=cp), Step(engine="te"), coefficients="megatron-local"
+        )
+        unpriced = {part.what for part in pricer.price(Batch(tokens=TOKENS * cp)).unpriced}
+        assert unpriced == (set() if cp == longest else {"attention.ring_steps"})
+
+
 def test_a_table_without_it_says_so() -> None:
     """Reference: a declared term that a table has no copies of is unpriced."""
     step = Step(engine="te", adapters="all")

@@ -11,14 +11,14 @@ BACKEND = "jobs.backend.cuda"
 class _AfterBackend(MetaPathFinder, Loader):
     """Loads the backend as ever, then starts the kernels."""
 
-    def find_spec(self, name, path=None, target=None):  # noqa: ARG002
+    def find_spec(self, name, path=None, target=None):
         if name != BACKEND:
             return None
         sys.meta_path.remove(self)
         self._found = importlib.util.find_spec(name)
         return importlib.util.spec_from_loader(name, self, origin=self._found.origin)
 
-    def create_module(self, spec):  # noqa: ARG002
+    def create_module(self, spec):
         return importlib.util.module_from_spec(self._found)
 
     def exec_module(self, module):
@@ -27,6 +27,10 @@ class _AfterBackend(MetaPathFinder, Loader):
         from host_kernels import HostKernels
 
         HostKernels().__enter__()
+        if importlib.util.find_spec("transformer_engine") is not None:
+            import te_kernels
+
+            te_kernels.install()
 
 
 sys.meta_path.insert(0, _AfterBackend())
