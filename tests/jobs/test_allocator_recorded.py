@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from allocator_answers import difference, settings_of
+from allocator_answers import Simulated, difference, settings_of
 
-RECORDED = sorted((Path(__file__).parents[1] / "golden" / "allocator").glob("*.json.xz"))
+FOLDER = Path(__file__).parents[1] / "golden" / "allocator"
+TIMELINE = FOLDER / "full_scale.json.xz"
+RECORDED = sorted(set(FOLDER.glob("*.json.xz")) - {TIMELINE})
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -43,3 +45,23 @@ def test_the_recorded_lists_meet_every_rule() -> None:
         for _, allocated, active, _, _ in answer["figures"]
     ]
     assert sum(waited) > 100
+
+
+def test_a_full_size_rank_reserves_what_the_real_allocator_did() -> None:
+    """Reference: torch 2.14.1's allocator on the requests of a rank of eight layers, two calls.
+
+    Of 39.6 GiB in use at most, fragments are 17 % under the default settings, 14 % with expandable
+    segments, and 65 % where blocks of 512 MiB and more are not split.
+    """
+    recorded = _read(TIMELINE)
+    waste = {}
+    for conf, told in recorded["told"].items():
+        simulated = Simulated(settings_of(told))
+        for step in recorded["steps"]:
+            last = simulated.play(step)
+        allocator = simulated.player.allocator
+        assert last == told["last"]
+        assert allocator.memory.peak_bytes == told["peak"]
+        assert allocator.allocated_peak_bytes == told["allocated_peak"]
+        waste[conf] = round(told["peak"] / told["allocated_peak"] - 1, 2)
+    assert waste == {"": 0.17, "expandable_segments:True": 0.14, "max_split_size_mb:512": 0.65}
