@@ -15,9 +15,11 @@ from jobs.record import Observed
 from jobs.sides import Outside
 from jobs.snapshot.tables import ENTRIES
 from jobs.workload import LocalBatch
-from planner.admission import Decision
+from planner.admission import Decision, Refuse
 from planner.batch import Layout
+from planner.fragments import EXPANDABLE, fragments
 from planner.hybridep import buffer_bytes
+from planner.units import gib
 
 HISTORY_ENTRIES = 200_000
 """Events of a snapshot's history: older ones are overwritten."""
@@ -52,6 +54,11 @@ def current_buffers() -> Outside:
     return held_buffers(getattr(fused_a2a, "_hybrid_ep_buffer", None))
 
 
+def has_expandable_segments() -> bool:
+    """Whether PyTorch's allocator uses expandable segments (``PYTORCH_ALLOC_CONF``)."""
+    return bool(torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"])
+
+
 class CudaLoop(LiveLoop):
     """Runs a cell's calls on a CUDA device.
 
@@ -72,6 +79,8 @@ class CudaLoop(LiveLoop):
         self.device, self.meter, self.snapshots = device, meter, snapshots
         self._resident = self.ledger.resident() if self.ledger else []
         self._timeline: list[Any] = []  # allocations of every call so far
+        self.fragments = fragments(expandable=has_expandable_segments())
+        self._set_aside = 0  # of the room before the call at hand, for fragments
         self._call: DeviceCall | None = None
 
     def _run(self, index: int, decision: Decision) -> tuple[float | None, Observed | None]:
@@ -95,6 +104,7 @@ class CudaLoop(LiveLoop):
         steps = ledger_steps(self._timeline, self._resident)
         reserved = replay(steps, stated_settings(self.meter.settings())).peak_bytes
         self._call.replayed_reserved_bytes = reserved
+        self._call.fragments_bytes = self._set_aside
         return dataclasses.replace(observed, device=self._call.to_dict())
 
     def _batch(self, index: int, layout: Layout) -> LocalBatch:
@@ -109,12 +119,24 @@ class CudaLoop(LiveLoop):
         return current_buffers()
 
     def _room(self, held_over: int, outside: Outside) -> int | None:
-        """Without a budget, what is free on the device and in PyTorch's cache."""
+        """Without a budget, what a call can count on of the device's free bytes and the cache's."""
         if self.spec.meter.budget_gib is not None:
             return super()._room(held_over, outside)
         free, _ = torch.cuda.mem_get_info(self.device)
         cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return free + cached
+        usable = self.fragments.usable(free + cached)
+        self._set_aside = free + cached - usable
+        return usable
+
+    def _refusal(self, decision: Refuse) -> str:
+        """Say besides what the allocator's fragments cost."""
+        words = super()._refusal(decision)
+        if not self._set_aside:
+            return words
+        words += f"; {gib(self._set_aside)} of the device's room are set aside for fragments"
+        if self.fragments is EXPANDABLE:
+            return words
+        return f"{words}, most of which PYTORCH_ALLOC_CONF=expandable_segments:True makes usable"
 
     def _begin_history(self) -> None:
         if self.spec.meter.snapshot:

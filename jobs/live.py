@@ -97,7 +97,7 @@ class LiveLoop:
                 index,
                 "refused",
                 planned=planned,
-                error=f"{decision.reason}; ways out: {'; '.join(decision.ways_out)}",
+                error=self._refusal(decision),
             )
         self._planned = planned
         loss, observed = self._run(index, decision)
@@ -206,6 +206,10 @@ class LiveLoop:
         """Return this rank's part of one child of call ``index``."""
         replica = self.spec.topology.dp_rank(self.rank)
         return local_batch(self.spec, self.rank, index, layout.replicas[replica])
+
+    def _refusal(self, decision: Refuse) -> str:
+        """Say why a call does not run, and what would let it."""
+        return f"{decision.reason}; ways out: {'; '.join(decision.ways_out)}"
 
     def _exchange(self, figures: Sequence[int]) -> list[list[int]]:
         """Return every rank's figures, in rank order."""

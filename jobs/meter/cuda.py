@@ -88,6 +88,8 @@ class DeviceCall:
         What libraries keep inside the allocator, in use before the call as well.
     retries, ooms
         Requests of this call for which the allocator gave its cache back, and which it refused.
+    fragments_bytes
+        Of the room before the call, what was set aside for fragments (`planner.fragments`).
     replayed_reserved_bytes
         Reserved at most by the allocator's rules, from the ledger's timeline (`jobs.allocator`).
     snapshot
@@ -120,6 +122,7 @@ class DeviceCall:
     workspace_bytes: int = 0
     retries: int = 0
     ooms: int = 0
+    fragments_bytes: int = 0
     replayed_reserved_bytes: int = 0
     snapshot: str = ""
 

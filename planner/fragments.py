@@ -1,0 +1,41 @@
+"""Fragments: room on a device that PyTorch's caching allocator cannot hand out.
+
+A device runs out when no free block is large enough, not when no byte is free. What a call may take
+is therefore less than what the device and the allocator's cache have free together.
+"""
+
+from dataclasses import dataclass
+
+from planner.units import GIB, Bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fragments:
+    """What must be free beyond a call's own bytes.
+
+    Parameters
+    ----------
+    permille, nbytes
+        Thousandths of the call's bytes, and bytes whatever it takes.
+    source
+        Where the figures are from.
+    """
+
+    permille: int
+    nbytes: int
+    source: str
+
+    def usable(self, room: int) -> Bytes:
+        """Return how much of ``room`` free bytes a call can count on."""
+        return Bytes(max(0, (room - self.nbytes) * 1000 // (1000 + self.permille)))
+
+
+SOURCE = "docs/experiments/fragments.md: the lines above all drawn cells, rounded up"
+
+FIXED = Fragments(permille=250, nbytes=GIB // 4, source=SOURCE)
+EXPANDABLE = Fragments(permille=25, nbytes=GIB // 4, source=SOURCE)
+
+
+def fragments(*, expandable: bool) -> Fragments:
+    """Return what is lost to fragments, with ``expandable_segments:True`` or without."""
+    return EXPANDABLE if expandable else FIXED
