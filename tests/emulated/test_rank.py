@@ -133,12 +133,3 @@ def test_a_full_device_ends_the_ranks_and_is_a_result(tmp_path) -> None:
     assert starved.planned is not None
     assert starved.observed.device["ooms"] == 1
     assert 0 < starved.observed.peak_bytes < starved.planned.expected_bytes
-
-
-def test_a_small_device_is_not_asked_for_what_it_lacks(tmp_path) -> None:
-    """Law: without a budget a call is refused or split where the device has no room for it whole."""
-    cells = [*CELLS, "topology=ep1_cp1", f"out={tmp_path}"]
-    on_device(*cells, devices=1, bytes=(516 + 150) * MIB)
-    for name, record in calls(records_of(tmp_path)):
-        assert record.outcome in ("ok", "refused"), (name, record.error)
-        assert record.outcome == "refused" or record.planned.decision["children"] > 1, name
