@@ -61,7 +61,8 @@ def read_certificate(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise CertificateError(f"cannot read the certificate {path}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise CertificateError(f"cannot read the certificate {path}: {why}") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         given = data.get("schema") if isinstance(data, dict) else None
         raise CertificateError(f"{path} has schema {given!r}; this version reads {SCHEMA}")

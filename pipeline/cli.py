@@ -29,10 +29,17 @@ def application(wanted: str | None) -> typer.Typer:
     app.callback()(lambda: None)  # keeps sub-commands by name even where there is one
     for name in COMMANDS:
         if name == wanted:
-            app.command(name)(importlib.import_module(module_of(name)).run)
+            module = importlib.import_module(module_of(name))
+            app.command(name, epilog=_exit_codes(module.__doc__ or ""))(module.run)
         else:
             app.command(name, help=_first_line(name))(lambda: None)
     return app
+
+
+def _exit_codes(docstring: str) -> str:
+    """Return what a command module's docstring says of exit codes, as one line."""
+    _, said, codes = " ".join(docstring.split()).partition("Exit code: ")
+    return said + codes
 
 
 def _first_line(name: str) -> str:

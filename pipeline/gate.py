@@ -5,12 +5,13 @@ table must be the one at hand.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
 
 from pipeline.certificate import CertificateError, certificate_path, code_digest, require_certified
@@ -50,8 +51,13 @@ class Limits:
                 large_worst_error=float(values["large_worst_error"]),
                 least_cells=int(values["least_cells"]),
             )
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"limits of the gate cannot be read: {error!r}") from error
+        except OSError as error:
+            raise ConfigError(f"cannot read the limits {path}: {error.strerror}") from error
+        except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+            raise ConfigError(
+                f"{path} holds no limits: {error!r}; it is YAML with numbers for "
+                f"{', '.join(field.name for field in fields(cls))}"
+            ) from error
 
 
 def table_path(name: str) -> Path:

@@ -82,8 +82,10 @@ def read_measured(path: Path) -> Measured:
             reader = csv.DictReader(file)
             columns = reader.fieldnames or []
             rows = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise MeasuredError(f"cannot read {path}: {error}") from error
+    except OSError as error:
+        raise MeasuredError(f"cannot read {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise MeasuredError(f"{path} is no CSV: {error}") from error
     missing = [name for name in REQUIRED if name not in columns]
     if missing:
         raise MeasuredError(

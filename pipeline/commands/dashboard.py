@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from pipeline.output import write
 from planner.errors import ConfigError
 
 REFUSED, BAD_INPUT = 1, 2
@@ -28,13 +29,14 @@ def run(
         raise typer.Exit(BAD_INPUT) from error
     from pipeline.track import TrackerError, require_login
 
-    made = workspace(entity, project)
-    text = as_json(made)
-    if output is not None:
-        output.write_text(text, encoding="utf-8")
-        typer.echo(f"workspace {output}")
-        return
     try:
+        if not entity or not project:
+            raise ConfigError("name the W&B user or team, and its project")
+        made = workspace(entity, project)
+        if output is not None:
+            write(output, as_json(made))
+            typer.echo(f"workspace {output}")
+            return
         require_login()
         typer.echo(f"workspace {send(made)}")
     except ConfigError as error:

@@ -1,6 +1,8 @@
-"""Write the published allocator facts beside what a traced study says, as Markdown."""
+"""Print the published allocator facts beside what a traced study says, as Markdown.
 
-import sys
+Exit code: 0 printed, 2 the folder holds no call that was observed.
+"""
+
 from pathlib import Path
 from typing import Annotated
 
@@ -17,9 +19,15 @@ def run(
         "outputs/full_scale"
     ),
 ) -> None:
-    """Print the page."""
+    """Print the published allocator facts beside what a traced study says, as Markdown."""
     store = read_store(out)
-    if not store.cells:
-        typer.echo(f"{out} has no records; run python -m pipeline study=full_scale", err=True)
-        sys.exit(BAD_INPUT)
+    for fault in store.faults:
+        typer.echo(f"peakcast facts: left out: {fault}", err=True)
+    if not any(record.planned and record.measured for c in store.cells for record in c.records):
+        typer.echo(
+            f"peakcast facts: {out} holds no call that was observed to its end; run python -m "
+            "pipeline study=full_scale",
+            err=True,
+        )
+        raise typer.Exit(BAD_INPUT)
     typer.echo(page(store), nl=False)

@@ -1,6 +1,7 @@
 """Fit the copies of a table on measured cells or on a sweep's records, with a certificate.
 
-Exit code: 0 done, 2 the input cannot be read or holds nothing to fit on.
+Exit code: 0 done, 2 the input cannot be read or holds nothing to fit on, or the table cannot
+be written.
 """
 
 import json
@@ -15,6 +16,7 @@ from pipeline.certificate import certificate_path
 from pipeline.certificate_text import evidence_lines
 from pipeline.certify import certify
 from pipeline.observations import read_observations
+from pipeline.output import require_writable, write
 from pipeline.progress import make_console
 from pipeline.regress.copies import Arguments
 from planner.errors import PlannerError
@@ -34,15 +36,23 @@ def run(
     strength: Annotated[
         float | None,
         typer.Option(
-            help="relative noise over the prior's relative spread (0: no prior); "
-            "0.4 on measured cells, 0 on records"
+            min=0,
+            metavar="FACTOR",
+            help="how firmly the fit holds to the prior: relative noise of the data over the "
+            "prior's relative spread; 0 is not at all. By default 0.4 on measured cells, 0 on "
+            "records",
         ),
     ] = None,
-    draws: Annotated[int, typer.Option(help="draws of the bootstrap")] = DEFAULT.draws,
-    seed: Annotated[int, typer.Option(help="of the bootstrap")] = DEFAULT.seed,
+    draws: Annotated[
+        int, typer.Option(min=0, metavar="N", help="bootstrap draws behind the intervals; 0: none")
+    ] = DEFAULT.draws,
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="N", help="seed of those draws")
+    ] = DEFAULT.seed,
 ) -> None:
     """Fit the copies of a table on measured cells or on a sweep's records, with a certificate."""
     try:
+        require_writable(output, ".toml")
         found = read_observations(*cells)
         found = found.under(prior or found.prior)
         arguments = found.arguments
@@ -58,13 +68,12 @@ def run(
             faults=found.faults,
             sources=found.sources,
         )
+        beside = certificate_path(output)
+        write(output, text)
+        write(beside, json.dumps(certificate, indent=1) + "\n")
     except PlannerError as error:
         typer.echo(f"peakcast fit: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(text, encoding="utf-8")
-    beside = certificate_path(output)
-    beside.write_text(json.dumps(certificate, indent=1) + "\n", encoding="utf-8")
     console = make_console()
 
     def say(line: str) -> None:

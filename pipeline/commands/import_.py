@@ -33,8 +33,11 @@ def run(
     """Import records as a sweep's folder: a table of measured cells, W&B runs or a project."""
     try:
         complete = _take(sources, output, coefficients)
-    except (PlannerError, OSError) as error:
+    except PlannerError as error:
         typer.echo(f"peakcast import: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
+    except OSError as error:
+        typer.echo(f"peakcast import: cannot write into {output}: {error.strerror}", err=True)
         raise typer.Exit(BAD_INPUT) from error
     raise typer.Exit(DONE if complete else PARTIAL)
 

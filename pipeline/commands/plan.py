@@ -6,12 +6,13 @@ Exit code: 0 it fits (or no device was given), 3 it does not fit as it is, 2 bad
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from pipeline.named import named_device, named_model, with_layers
+from pipeline.output import require_writable, write
+from pipeline.plan import options
 from pipeline.plan.page import page
 from pipeline.plan.priced import require_priced
 from pipeline.plan.recompute import recomputed
@@ -31,66 +32,41 @@ from planner.topology import Topology
 
 FITS, BAD_INPUT, DOES_NOT_FIT = 0, 2, 3
 
-Degree = Annotated[int, typer.Option(min=1, rich_help_panel="topology")]
-
 
 def run(
-    model: Annotated[str, typer.Option(help="name in conf/model, or path of a config.json")],
-    layers: Annotated[int | None, typer.Option(help="layers instead of the model's own")] = None,
-    tp: Degree = 1,
-    cp: Degree = 1,
-    ep: Degree = 1,
-    etp: Degree = 1,
-    pp: Degree = 1,
-    dp: Degree = 1,
-    tokens: Annotated[int | None, typer.Option(help="tokens of a call over all ranks")] = None,
-    rank_tokens: Annotated[
-        str | None, typer.Option(help="tokens of each (dp, cp) rank: A,B,…, cp fastest")
-    ] = None,
-    requests: Annotated[
-        Path | None, typer.Option(help="JSON: lengths, or requests with shared prefixes")
-    ] = None,
-    recompute: Annotated[str, typer.Option(help="full, block, selective or none")] = "full",
-    recompute_modules: Annotated[
-        str | None, typer.Option(help="with selective: Megatron's names, core_attn,mlp,…")
-    ] = None,
-    recompute_layers: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="with block: checkpointed layers of a stage; with full: of a checkpoint"
-        ),
-    ] = None,
-    lora_rank: Annotated[int, typer.Option(help="rank of the adapters; 0: all is trained")] = 8,
-    adapters: Annotated[
-        str | None,
-        typer.Option(help="where they lie: experts, or all; by default as the table has them"),
-    ] = None,
-    compiled: Annotated[bool, typer.Option(help="whether each layer is compiled")] = False,
-    routing: Annotated[
-        str, typer.Option(help="balanced, worst, or a JSON file of measured shares")
-    ] = "balanced",
-    allowance: Annotated[
-        float | None, typer.Option(min=1, help="factor on routed rows instead of the table's")
-    ] = None,
-    dispatcher: Annotated[str, typer.Option(help="auto, alltoall, hybridep, …")] = "auto",
-    head_chunk: Annotated[int, typer.Option(help="tokens of a chunk of the head")] = 512,
-    device: Annotated[
-        str | None, typer.Option(help="name in conf/device, or an amount such as 80GiB")
-    ] = None,
-    held_tokens: Annotated[
-        int, typer.Option(min=0, help="padded tokens that the held HybridEP buffer takes")
-    ] = 0,
-    coefficients: Annotated[
-        str, typer.Option(help="table: a shipped name, or the path of a .toml")
-    ] = "megatron-local",
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-    html: Annotated[Path | None, typer.Option(help="also write a page here")] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="also write the decision here, for peakcast replay")
-    ] = None,
+    model: options.Model,
+    layers: options.Layers = None,
+    tokens: options.Tokens = None,
+    rank_tokens: options.RankTokens = None,
+    requests: options.Requests = None,
+    tp: options.Tp = 1,
+    cp: options.Cp = 1,
+    ep: options.Ep = 1,
+    etp: options.Etp = 1,
+    pp: options.Pp = 1,
+    dp: options.Dp = 1,
+    recompute: options.Recompute = "full",
+    recompute_modules: options.RecomputeModules = None,
+    recompute_layers: options.RecomputeLayers = None,
+    lora_rank: options.LoraRank = 8,
+    adapters: options.Adapters = None,
+    compiled: options.Compiled = False,
+    routing: options.Routing = "balanced",
+    allowance: options.Allowance = None,
+    dispatcher: options.Dispatcher = "auto",
+    head_chunk: options.HeadChunk = 512,
+    coefficients: options.Coefficients = "megatron-local",
+    device: options.Device = None,
+    held_tokens: options.HeldTokens = 0,
+    as_json: options.AsJson = False,
+    html: options.Html = None,
+    report: options.Report = None,
 ) -> None:
     """Price a batch on a topology: what every rank needs, and whether it fits."""
     try:
+        for path in (html, report):
+            if path is not None:
+                require_writable(path)
         topology = Topology(pp=pp, dp=dp, cp=cp, tp=tp, ep=ep, etp=etp)
         capacity = named_device(device) if device is not None else None
         table = Coefficients.load(coefficients)
@@ -113,8 +89,8 @@ def run(
         require_priced(pricer, batch)
         plan = _decide(pricer, batch, capacity, held_tokens)
         for path, text in _files(plan, html, report):
-            path.write_text(text, encoding="utf-8")
-    except (PlannerError, OSError) as error:
+            write(path, text)
+    except PlannerError as error:
         typer.echo(f"peakcast plan: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
     if as_json:

@@ -1,4 +1,4 @@
-"""Ask a sweep's records in SQL: tables ``records`` and ``terms``.
+"""Ask a sweep's records in SQL: its tables are records and terms.
 
 Exit code: 0 done, 2 there are no records, or the statement is refused.
 """
@@ -21,7 +21,7 @@ def run(
     out: Annotated[Path, typer.Option(help="folder of a sweep")] = Path("outputs/default"),
     export: Annotated[Path | None, typer.Option(help="also write the rows as Parquet")] = None,
 ) -> None:
-    """Ask a sweep's records in SQL: tables ``records`` and ``terms``."""
+    """Ask a sweep's records in SQL: its tables are records and terms."""
     try:
         answer = ask(out, sql, export)
     except PlannerError as error:

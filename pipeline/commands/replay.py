@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from planner.errors import PlannerError
+from planner.errors import ConfigError, PlannerError
 from planner.plan_report import read_reports
 from planner.replay import Replay, replay
 from planner.units import gib
@@ -32,6 +32,8 @@ def run(
     code = SAME
     for path in files:
         try:
+            if path.is_dir():
+                raise ConfigError(f"{path} is a folder; name files in it, such as {path}/*.jsonl")
             replays = [replay(report, coefficients) for report in read_reports(path)]
         except PlannerError as error:
             typer.echo(f"peakcast replay: {error}", err=True)

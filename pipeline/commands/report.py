@@ -1,6 +1,7 @@
 """Make the report of a recorded sweep again, from its records alone.
 
-Exit code: 0 done, 2 the folder holds no records, or nothing that a picture could show.
+Exit code: 0 done, 2 the folder holds no records, nothing that a picture could show, or
+cannot be written into.
 """
 
 from pathlib import Path
@@ -35,7 +36,11 @@ def run(
     console = make_console()
     print_table(console, store)
     print_outcomes(console, store)
-    write_page(store, out / "report.html")
+    try:
+        write_page(store, out / "report.html")
+    except OSError as error:
+        typer.echo(f"peakcast report: cannot write into {out}: {error.strerror}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
     console.print(f"report   {out / 'report.html'}", soft_wrap=True, markup=False)
     if picture is not None:
         try:

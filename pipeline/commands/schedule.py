@@ -15,7 +15,7 @@ from pipeline.schedule.entries import Schedule, entries
 from pipeline.schedule.lease import LeaseHeldError
 from pipeline.schedule.run import BAD_INPUT, BUSY
 from pipeline.schedule.run import run as run_schedule
-from planner.errors import PlannerError
+from planner.errors import ConfigError, PlannerError
 
 INTERRUPTED = 130
 
@@ -39,6 +39,8 @@ def run(
     try:
         if accept and not now:
             raise typer.BadParameter("it goes with --now", param_hint="--accept")
+        if out is not None and out.exists() and not out.is_dir():
+            raise ConfigError(f"--out {out} is no folder")
         schedule = Schedule.of(study, out, overrides or ())
         if not now:
             typer.echo(entries(schedule, at, limit_min), nl=False)

@@ -1,7 +1,9 @@
-"""Read a PyTorch memory snapshot: peak, working set, frames at the peak, planner terms."""
+"""Read a PyTorch memory snapshot: peak, working set, frames at the peak, planner terms.
+
+Exit code: 0 read, 2 it is no snapshot, or says nothing of what was asked.
+"""
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -57,7 +59,7 @@ def run(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Print what a snapshot says of each device."""
+    """Read a PyTorch memory snapshot: peak, working set, frames at the peak, planner terms."""
     console = Console()
     try:
         sizes = _sizes(spec, record)
@@ -67,8 +69,9 @@ def run(
             held_by = ", ".join(map(str, snapshot.devices)) or "none"
             raise ConfigError(f"{file} says nothing of device {device}; it has {held_by}")
     except (SnapshotError, PlannerError, OSError) as error:
-        console.print(f"{file}: {error}", style="red", markup=False, soft_wrap=True)
-        sys.exit(BAD_INPUT)
+        why = error.strerror if isinstance(error, OSError) else error
+        typer.echo(f"peakcast snapshot: {file}: {why}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
     found = [_Findings(snapshot, number, sizes, replayed) for number in wanted]
     if as_json:
         typer.echo(json.dumps([one.to_dict(top) for one in found], indent=1))

@@ -1,4 +1,7 @@
-"""Derive copy counts from traces on fake ranks, and write them as a coefficient table."""
+"""Derive copy counts from traces on fake ranks, and write them as a coefficient table.
+
+Exit code: 0 written, 1 a trace failed, 2 bad input.
+"""
 
 import json
 import sys
@@ -18,8 +21,9 @@ from jobs.spec import Calls, CellSpec, Meter, Weights, Workload
 from pipeline.config import topology_name
 from pipeline.derive import Finding, Sample, findings, sample_of, table_text, text_of
 from pipeline.named import named_model
+from pipeline.output import require_writable, write
 from planner.coefficients import Coefficients
-from planner.errors import PlannerError
+from planner.errors import ConfigError, PlannerError
 from planner.model import Model
 from planner.step import Step
 from planner.topology import Topology
@@ -51,9 +55,15 @@ def run(
         tuple[int, int], typer.Option(help="tokens of a rank in the smaller and the larger trace")
     ] = (65_536, 163_840),
 ) -> None:
-    """Trace each class at two sizes, solve for copies, and write the table."""
+    """Derive copy counts from traces on fake ranks, and write them as a coefficient table."""
     console = Console()
     try:
+        require_writable(out, ".toml")
+        if not (0 < layers[0] < layers[1] and 0 < tokens[0] < tokens[1]):
+            raise ConfigError(
+                f"the smaller trace comes first: got --layers {layers[0]} {layers[1]} and --tokens "
+                f"{tokens[0]} {tokens[1]}"
+            )
         table, source = Coefficients.load(like), text_of(like)
         sizes = list(zip(layers, tokens, strict=True))
         traced = named_model(model)
@@ -69,11 +79,11 @@ def run(
             _show(console, of_class[0], classes[-1][1])
         today = datetime.now(UTC).date().isoformat()
         text = table_text(classes, table, source, name=out.stem, date=today)
-        out.write_text(text)
+        write(out, text)
         Coefficients.load(str(out))  # raises where it does not hold together
     except PlannerError as error:
-        console.print(str(error), style="red", markup=False, soft_wrap=True)
-        sys.exit(BAD_INPUT)
+        typer.echo(f"peakcast trace: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
     console.print(f"table    {out}", markup=False)
 
 

@@ -22,12 +22,14 @@ EXPERTS = [
 def told(
     value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str
 ) -> tuple[int, str]:
-    """Return exit code and output."""
+    """Return exit code and output; what is wrong goes to the error stream, and is all there is."""
     path = tmp_path / "taken.pickle"
     path.write_bytes(value if isinstance(value, bytes) else pickle.dumps(value))
     with pytest.raises(SystemExit) as left:
         main(["snapshot", str(path), *more])
-    return left.value.code, capsys.readouterr().out
+    shown, wrong = capsys.readouterr()
+    assert not (shown and wrong)
+    return left.value.code, shown or wrong
 
 
 def test_it_shows_peak_frames_and_terms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
