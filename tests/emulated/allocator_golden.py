@@ -10,16 +10,17 @@ import lzma
 import sys
 from pathlib import Path
 
-from tests.emulated.allocator_settings import CASES, GIB, Case, lists, real_answers
+from tests.emulated.allocator_settings import (
+    CASES,
+    FOLDER,
+    TIMELINE,
+    TIMELINE_CASES,
+    lists,
+    real_answers,
+)
 from tests.emulated.allocator_timeline import full_scale
 
-FOLDER = Path(__file__).parents[1] / "golden" / "allocator"
 COUNT, LENGTH, SEED = 16, 60, 40_000
-TIMELINE = FOLDER / "full_scale.json.xz"
-TIMELINE_CASES = {
-    conf: Case(conf, device_bytes=141 * GIB)
-    for conf in ("", "expandable_segments:True", "max_split_size_mb:512")
-}
 
 
 def _write(path: Path, content: object) -> None:

@@ -11,6 +11,10 @@ from jobs.allocator.rules import MIB
 from tests.jobs.allocator_answers import random_list
 
 HERE = Path(__file__).parent
+FOLDER = HERE.parent / "golden" / "allocator"
+TIMELINE = FOLDER / "full_scale.json.xz"
+"""A full-size rank's requests."""
+
 GIB = 1024 * MIB
 
 
@@ -62,6 +66,12 @@ CASES = {
     "rounded": Case("roundup_power2_divisions:4", device_bytes=141 * GIB),
     "rounded_list": Case("roundup_power2_divisions:[1:2,16:4,256:8,>:1]"),
 }
+
+TIMELINE_CASES = {
+    conf: Case(conf, device_bytes=141 * GIB)
+    for conf in ("", "expandable_segments:True", "max_split_size_mb:512")
+}
+"""What the full-size rank's requests are served under, by the settings."""
 
 
 def lists(case: Case, *, count: int, length: int, seed: int) -> list[list[Any]]:

@@ -1,4 +1,4 @@
-"""Has the CUDA loop keep the histories of calls: a folder, and how many events each may hold."""
+"""Has the CUDA loop keep the histories of calls: a folder, then how many events each may hold."""
 
 import sys
 from pathlib import Path
@@ -9,20 +9,23 @@ import torch
 from jobs import cuda_live
 
 
-def main() -> None:
-    """Keep two calls' histories; of each call a tensor stays."""
-    cuda_live.HISTORY_ENTRIES = int(sys.argv[2])
+def keep_histories(folder: Path, entries: int) -> list[str]:
+    """Keep two calls' histories; of each call a tensor stays. Return what the loop says of them."""
+    cuda_live.HISTORY_ENTRIES = entries
     loop = object.__new__(cuda_live.CudaLoop)
     loop.spec = SimpleNamespace(meter=SimpleNamespace(snapshot=True))
-    loop.snapshots = Path(sys.argv[1])
-    kept = []
+    loop.snapshots = folder / str(entries)
+    kept, told = [], []
     for index in range(2):
         loop._begin_history()
         kept.append(torch.empty(5 * 2**20, dtype=torch.uint8, device="cuda"))
         for _ in range(10):
             torch.empty(30 * 2**20, dtype=torch.uint8, device="cuda")
-        sys.stdout.write(loop._end_history(index) + "\n")
+        told.append(loop._end_history(index))
+    return told
 
 
 if __name__ == "__main__":
-    main()
+    for given in sys.argv[2:]:
+        sys.stdout.write("\n".join(keep_histories(Path(sys.argv[1]), int(given))) + "\n")
+        torch.cuda.empty_cache()

@@ -5,8 +5,13 @@ import lzma
 
 import pytest
 
-from tests.emulated.allocator_golden import TIMELINE, TIMELINE_CASES
-from tests.emulated.allocator_settings import CASES, lists, real_answers
+from tests.emulated.allocator_settings import (
+    CASES,
+    TIMELINE,
+    TIMELINE_CASES,
+    lists,
+    real_answers,
+)
 from tests.jobs.allocator_answers import difference, settings_of
 
 COUNT, LENGTH, SEED = 16, 80, 70_000

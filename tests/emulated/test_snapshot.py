@@ -30,21 +30,18 @@ def test_snapshots_have_torch_s_figures(conf: str, tmp_path: Path) -> None:
         assert snapshot.devices == ((-1, 0) if name == "pinned" else (0,))
 
 
-@pytest.mark.parametrize(("entries", "whole"), [(1000, True), (12, False)])
-def test_a_cell_s_history_knows_whether_it_is_whole(
-    entries: int, whole: bool, tmp_path: Path
-) -> None:
+def test_a_cell_s_history_knows_whether_it_is_whole(tmp_path: Path) -> None:
     """Reference: each call makes 11 requests, 10 ends of two events and one or two segments."""
     done = subprocess.run(
-        [HERE / "run", HERE / "snapshot_loop_real.py", tmp_path, str(entries)],
+        [HERE / "run", HERE / "snapshot_loop_real.py", tmp_path, "1000", "12"],
         env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
         capture_output=True,
         text=True,
         check=True,
     )
     paths = [Path(line) for line in done.stdout.split()]
-    assert [path.name for path in paths] == ["call0.pickle", "call1.pickle"]
-    for number, path in enumerate(paths):
+    for path, number, whole in zip(paths, (0, 1, 0, 1), (True, True, False, False), strict=True):
+        assert path.name == f"call{number}.pickle"
         past = history(read_snapshot(path), 0)
         assert past is not None
         assert past.whole is whole
