@@ -68,6 +68,14 @@ Compiled = Annotated[
     bool,
     typer.Option("--compiled", rich_help_panel=STEP, help="each layer is compiled"),
 ]
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="own|te",
+        rich_help_panel=STEP,
+        help="te: Transformer Engine's experts and attention",
+    ),
+]
 Routing = Annotated[
     str,
     typer.Option(
