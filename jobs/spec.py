@@ -23,6 +23,13 @@ __all__ = ["BACKENDS", "Calls", "CellSpec", "Meter", "Weights", "Workload", "bui
 
 T = TypeVar("T")
 
+CAME_LATER = (
+    ("step", "engine", "own"),
+    ("model", "rotary_channels", None),
+    ("model", "rotary_base", 1_000_000),
+)
+"""Fields that came after records did, and values for which a cell keeps the key of before."""
+
 SCHEMA = 1
 BACKENDS = ("cpu", "fake", "cuda")
 """Real ranks over gloo; one process for each rank asked for, under fake tensors; real ranks on CUDA
@@ -122,8 +129,9 @@ class CellSpec:
             del identity["topology_name"]
             del identity["weights"]["path"]
             del identity["meter"]["profile"]
-            if identity["step"]["engine"] == "own":  # came later: keys of before stay
-                del identity["step"]["engine"]
+            for part, name, value in CAME_LATER:
+                if identity[part][name] == value:
+                    del identity[part][name]
             text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
             key = hashlib.sha256(text.encode()).hexdigest()[:16]
             object.__setattr__(self, "_key", key)

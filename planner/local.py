@@ -70,6 +70,7 @@ class Local:
     latent_attention: LatentAttention | None
     qk_norm: bool
     rotary: bool
+    rotary_channels: int
     mtp_layers: int
     attention: str
     sequence: int
@@ -179,6 +180,7 @@ def localize(model: Model, topology: Topology, step: Step, pp_rank: int = 0) -> 
         latent_attention=model.latent_attention,
         qk_norm=model.qk_norm,
         rotary=model.position_embeddings == 0,
+        rotary_channels=model.turned_channels,
         mtp_layers=model.mtp_layers if stage.last else 0,
         attention=step.attention,
         sequence=step.sequence,

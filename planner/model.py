@@ -50,6 +50,9 @@ class Model:
         Whether every head has a learned sink.
     position_embeddings
         Learned positions (0: rotary or none).
+    rotary_channels, rotary_base
+        Channels of a head that rotary positions turn (``None``: all), and the base of their angles,
+        on which no byte depends.
     tied_embeddings
         Whether the head uses the embedding's matrix.
     mtp_layers
@@ -88,6 +91,8 @@ class Model:
     qk_norm: bool = False
     attention_sinks: bool = False
     position_embeddings: int = 0
+    rotary_channels: int | None = None
+    rotary_base: int = 1_000_000
     tied_embeddings: bool = False
     mtp_layers: int = 0
     assumptions: tuple[str, ...] = field(default=(), compare=False)
@@ -108,6 +113,8 @@ class Model:
                 f"Model.num_heads = {self.num_heads} must be a multiple of "
                 f"num_kv_heads = {self.num_kv_heads}"
             )
+        require_int("Model", "rotary_base", self.rotary_base)
+        self._require_rotary()
         for name in ("dense_layers", "linear_layers"):
             self._require_layers(name)
         self._require_experts()
@@ -122,6 +129,16 @@ class Model:
             raise ConfigError(
                 f"Model.full_attention_interval = {self.full_attention_interval} leaves layers "
                 "without attention; give linear_attention (the Gated DeltaNet sizes)"
+            )
+
+    def _require_rotary(self) -> None:
+        if self.rotary_channels is None:
+            return
+        require_int("Model", "rotary_channels", self.rotary_channels)
+        if self.rotary_channels % 2 or self.rotary_channels > self.head_dim:
+            raise ConfigError(
+                f"Model.rotary_channels = {self.rotary_channels} must be even and at most head_dim "
+                f"= {self.head_dim}; leave it out where all channels are turned"
             )
 
     def _require_layers(self, name: str) -> None:
@@ -207,6 +224,11 @@ class Model:
         from planner.readers.megatron import read_megatron
 
         return read_megatron(config)
+
+    @property
+    def turned_channels(self) -> int:
+        """Channels of a head that rotary positions turn."""
+        return self.head_dim if self.rotary_channels is None else self.rotary_channels
 
     @property
     def is_moe(self) -> bool:

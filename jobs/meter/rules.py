@@ -60,14 +60,17 @@ def symbols(model: Model, step: Step, tokens: Iterable[int], cp: int) -> dict[st
         "k": model.top_k,
         "V": model.vocab,
         "D": model.head_dim,
-        "D/2": model.head_dim // 2,
+        "turned": model.turned_channels,
         "Q": model.num_heads * model.head_dim,
         "heads": model.num_heads,
         "kv_heads": model.num_kv_heads,
         "r": step.lora_rank,
     }
     sizes |= _mixer_sizes(model, cp)
-    return {"T": frozenset(tokens)} | {name: frozenset((size,)) for name, size in sizes.items()}
+    turned = model.turned_channels
+    parts = (turned, turned // 2, model.head_dim - turned)
+    several = {"T": frozenset(tokens), "part": frozenset(parts)}
+    return several | {name: frozenset((size,)) for name, size in sizes.items()}
 
 
 def _mixer_sizes(model: Model, cp: int) -> dict[str, int]:

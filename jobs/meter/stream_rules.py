@@ -119,7 +119,7 @@ ATTENTION = (
         term="attention.rotary",
         why="a layer's cosines and sines of every token, in fp32 and in the activation dtype",
         module=SELF_ATTENTION,
-        shape=("T", "D"),
+        shape=("T", "turned"),
     ),
     Rule(
         term="attention.statistics",
@@ -176,9 +176,9 @@ ATTENTION = (
     ),
     Rule(
         term="attention.keys",
-        why="the half of the channels that rotation negates",
+        why="channels that are turned, the half of them that is negated, and those that are not",
         module=SELF_ATTENTION,
-        shape=("T", "kv_heads", "D/2"),
+        shape=("T", "kv_heads", "part"),
     ),
     Rule(
         term="attention.gathered_keys",

@@ -27,7 +27,6 @@ from planner.model import Model
 from planner.step import Step
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-ROTARY_BASE = 1_000_000.0
 NORM_EPSILON = 1e-6
 
 
@@ -58,8 +57,9 @@ class ModelUnderTest(torch.nn.Module):
         # permutation; it reads this setting again in every call.
         config.moe_permute_fusion = True
         self.head = Head(model.hidden, model.vocab, step.head_chunk, dtype)
-        channels = torch.arange(0, model.head_dim, 2, dtype=torch.float32) / model.head_dim
-        self.inverse_frequencies = ROTARY_BASE**-channels
+        turned = model.turned_channels
+        channels = torch.arange(0, turned, 2, dtype=torch.float32) / turned
+        self.inverse_frequencies = float(model.rotary_base) ** -channels
         if step.lora_rank:
             _freeze_all_but_adapters(self)
         if step.release_dispatcher_state:
@@ -107,7 +107,7 @@ def build_model(spec: CellSpec) -> ModelUnderTest:
     """
     model, ep = spec.model, spec.topology.ep
     _require_heads(model, spec.topology.cp)
-    if model.head_dim % 2:
+    if model.turned_channels % 2:
         raise ConfigError(f"Model.head_dim = {model.head_dim} must be even for rotary positions")
     if model.num_experts % ep:
         raise ConfigError(

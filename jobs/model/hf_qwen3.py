@@ -7,7 +7,7 @@ names.
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from jobs.model.build import NORM_EPSILON, ROTARY_BASE
+from jobs.model.build import NORM_EPSILON
 from jobs.model.hf_layout import Layout, Piece, attention, each_expert, router_and_shared
 from planner.model import Model
 
@@ -40,7 +40,7 @@ def _config(model: Model) -> dict[str, Any]:
         "num_hidden_layers": model.num_layers,
         "num_key_value_heads": model.num_kv_heads,
         "rms_norm_eps": NORM_EPSILON,
-        "rope_theta": ROTARY_BASE,
+        "rope_theta": model.rotary_base,
         "shared_expert_intermediate_size": model.shared_expert_hidden,
         "tie_word_embeddings": False,
         "vocab_size": model.vocab,

@@ -2,9 +2,8 @@
 
 Gated DeltaNet layers beside gated attention; norms written as their scale less one, but for the
 one inside Gated DeltaNet; experts in two tensors a layer, or each with its own. The vision tower
-and the multi-token-prediction layer are left out. Positions are rotated as our model does it (all
-channels, one base), not as these checkpoints were trained: what they compute is not the published
-model's text, which memory and shapes do not depend on, and routing may.
+and the multi-token-prediction layer are left out. Positions turn a quarter of a head's channels;
+those of text are one sequence, so that their three interleaved parts (mrope) are one rotation.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -93,7 +92,9 @@ def _config(model: Model) -> dict[str, Any]:
         "num_experts_per_tok": model.top_k,
         "num_hidden_layers": model.num_layers,
         "num_key_value_heads": model.num_kv_heads,
+        "partial_rotary_factor": model.turned_channels / model.head_dim,
         "rms_norm_eps": NORM_EPSILON,
+        "rope_theta": model.rotary_base,
         "shared_expert_intermediate_size": model.shared_expert_hidden,
         "tie_word_embeddings": False,
         "vocab_size": model.vocab,
@@ -114,7 +115,13 @@ def _described(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the text model's keys; those that it may leave out have their published values."""
     tied = config.get("tie_word_embeddings", False)
     defaults = {"rms_norm_eps": NORM_EPSILON, "attn_output_gate": True, "tie_word_embeddings": tied}
-    return {**defaults, **config.get("text_config", config)}
+    text = config.get("text_config", config)
+    return {**defaults, **text, **_rotary(text.get("rope_parameters", {}))}
+
+
+def _rotary(nested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what newer files say of positions in a part of its own."""
+    return {key: nested[key] for key in ("rope_theta", "partial_rotary_factor") if key in nested}
 
 
 QWEN36 = Layout(

@@ -13,6 +13,7 @@ from planner.model import Model
 from planner.readers.experts import Experts, read_experts
 from planner.readers.families import Family, family_of
 from planner.readers.keys import EXPERTISH, MIXERISH, Keys, load_mapping
+from planner.readers.rotary import hf_rotary
 
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 
@@ -120,6 +121,7 @@ def _read(keys: Keys, family: Family, name: str) -> Model:
         norm_bias=family.norm_bias,
         norms_per_layer=family.norms_per_layer,
         position_embeddings=_positions(keys, family),
+        **hf_rotary(keys, _head_dim(keys, hidden, heads, latent), latent),
         qk_norm=keys.flag("use_qk_norm", "qk_layernorm", default=family.qk_norm),
         **_biases(keys, family),
         attention_sinks=family.attention_sinks,

@@ -132,6 +132,23 @@ class Keys:
             raise self.error(name, f"is {value!r}, neither true nor false", "correct it")
         return bool(value)
 
+    def share(self, *names: str) -> float | None:
+        """Return a part of a whole, above 0 and at most 1; `ConfigError` when it is none."""
+        found = self.find(*names)
+        if found is None:
+            return None
+        name, value = found
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not (number and 0 < value <= 1):
+            raise self.error(name, f"is {value!r}, no part of a whole", "correct it")
+        return float(value)
+
+    def nested(self, name: str) -> "Keys":
+        """Return a mapping that the key holds, as keys; none where it holds no mapping."""
+        found = self.find(name)
+        inner = found[1] if found and isinstance(found[1], Mapping) else {}
+        return Keys(inner, f"{self._where}: {name}")
+
     def text(self, *names: str, default: str = "") -> str:
         """Return a string; `ConfigError` when it is none."""
         found = self.find(*names)

@@ -13,6 +13,7 @@ from planner.errors import ConfigError
 from planner.mixers import LatentAttention, LinearAttention
 from planner.model import Model
 from planner.readers.keys import EXPERTISH, Keys
+from planner.readers.rotary import megatron_rotary
 
 WEIGHTLESS = (
     *("moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff"),
@@ -63,6 +64,7 @@ def read_megatron(config: object, where: str = "the Megatron configuration") -> 
     experts = _experts(keys, num_layers, dense_hidden)
     dense_layers = experts["dense_layers"]
     linear_layers = _linear_layers(keys, num_layers)
+    head_dim = latent.nope_dim + latent.rope_dim if latent else _head_dim(keys, hidden, heads)
     model = Model(
         name=keys.text("name", default="megatron"),
         num_layers=num_layers,
@@ -70,7 +72,7 @@ def read_megatron(config: object, where: str = "the Megatron configuration") -> 
         vocab=keys.count("padded_vocab_size", "vocab_size", least=1),
         num_heads=heads,
         num_kv_heads=heads if latent else keys.count("num_query_groups", default=heads, least=1),
-        head_dim=latent.nope_dim + latent.rope_dim if latent else _head_dim(keys, hidden, heads),
+        head_dim=head_dim,
         **experts,
         gated_attention=keys.flag("attention_output_gate"),
         linear_attention=_linear(keys) if linear_layers else None,
@@ -85,6 +87,7 @@ def read_megatron(config: object, where: str = "the Megatron configuration") -> 
         norm_bias=keys.text("normalization", default="LayerNorm") == "LayerNorm",
         qk_norm=keys.flag("qk_layernorm") and latent is None,
         position_embeddings=_positions(keys),
+        **megatron_rotary(keys, head_dim, latent),
         tied_embeddings=_tied(keys),
         mtp_layers=keys.count("mtp_num_layers", default=0),
     )

@@ -66,8 +66,8 @@ def output(local: Local) -> Size:
     source=TRACE,
 )
 def rotary(local: Local) -> Size:
-    """(tokens, head channels) in the activation dtype."""
-    return Size(attention_tokens=local.head_dim * local.itemsize)
+    """(tokens, channels of a head that are turned) in the activation dtype."""
+    return Size(attention_tokens=local.rotary_channels * local.itemsize)
 
 
 @term(
@@ -86,5 +86,5 @@ def statistics(local: Local) -> Size:
     source=TRACE,
 )
 def angles(local: Local) -> Size:
-    """(tokens, head channels) fp32."""
-    return Size(tokens=4 * local.head_dim)
+    """(tokens, channels of a head that are turned) fp32."""
+    return Size(tokens=4 * local.rotary_channels)

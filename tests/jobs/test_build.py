@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from small_cells import MODEL, cell
 
 from jobs.model.build import build_model, routed_rows
@@ -67,3 +68,29 @@ def test_a_model_without_shared_expert_runs():
     loss = model(local_batch(spec, 0, 0))
     loss.backward()
     assert loss.isfinite()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_positions_turn_the_channels_that_they_should():
+    """Second implementation: halves rotated by position x base^(-2i/channels), the rest untouched.
+
+    As Hugging Face's Qwen3.5 code has it, there for a quarter of the channels at base 1e7.
+    """
+    turned, base = 8, 1000
+    spec = cell(
+        requests=(20,), model=replace(MODEL, rotary_channels=turned, rotary_base=base), dtype="fp32"
+    )
+    model = build_model(spec)
+    load_weights(model, spec)
+    attention, seen = model.decoder.layers[0].self_attention, {}
+    attention.q_layernorm.register_forward_hook(lambda *a: seen.update(before=a[2]))
+    attention.core_attention.register_forward_pre_hook(lambda _, args: seen.update(after=args[0]))
+    batch = local_batch(spec, 0, 0)
+    model(batch)
+    before, after = seen["before"].reshape(seen["after"].shape), seen["after"]
+    assert before.shape[-1] == MODEL.head_dim > turned
+    angles = batch.positions[:, None] * base ** (-torch.arange(0, turned, 2) / turned)
+    cosine, sine = (f(angles)[:, None, None, :] for f in (torch.cos, torch.sin))
+    first, second = before[..., : turned // 2], before[..., turned // 2 : turned]
+    wanted = (first * cosine - second * sine, second * cosine + first * sine)
+    torch.testing.assert_close(after, torch.cat((*wanted, before[..., turned:]), -1))
