@@ -24,6 +24,7 @@ DEVICE = torch.device("cuda", 0)
 ATTENTION = {"num_heads": 8, "head_dim": 64, "expert_hidden": 8, "hidden": 64}
 MODELS = {
     "every expert": replace(MODEL, top_k=8),  # so that no rounding sends a token elsewhere
+    "trained": replace(MODEL, top_k=8),
     "experts": replace(MODEL, top_k=4),
     "attention": replace(MODEL, **ATTENTION, shared_expert_hidden=8),
     "gated": replace(MODEL, **ATTENTION, shared_expert_hidden=8, gated_attention=True),
@@ -40,9 +41,12 @@ CASES = {
 """For each number of ranks: topology, model, and each replica's requests where they are set."""
 
 
-def spec_of(topology: str, model: Model, engine: str, requests: tuple[int, ...]) -> CellSpec:
+def spec_of(
+    topology: str, model: Model, engine: str, requests: tuple[int, ...], lora_rank: int = 4
+) -> CellSpec:
     """Return a cell on CUDA devices, all-to-all."""
-    made = cell(topology, requests, model, dtype="bf16", dispatcher="alltoall", device="cuda")
+    step = {"dtype": "bf16", "dispatcher": "alltoall", "device": "cuda", "lora_rank": lora_rank}
+    made = cell(topology, requests, model, **step)
     return replace(made, backend="cuda", step=replace(made.step, engine=engine))
 
 
@@ -183,7 +187,8 @@ def main() -> None:
             gradients = {}
             for engine in ("own", "te"):
                 requests = LONG if model in ("attention", "gated") else SHORT
-                spec = spec_of(topology, MODELS[model], engine, requests)
+                rank_of = 0 if model == "trained" else 4
+                spec = spec_of(topology, MODELS[model], engine, requests, rank_of)
                 figures, gradients[engine] = run(spec, rank, replicas)
                 both[engine] = figures | priced(spec, rank)
             both["distance"] = distance(gradients["te"], gradients["own"])

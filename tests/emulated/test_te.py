@@ -82,12 +82,13 @@ def cases(one, two) -> list[tuple[str, dict[str, Any]]]:
 def test_the_step_is_that_of_our_own_layers(cases) -> None:
     """Reference: our own layers with the same weights: losses and rows.
 
-    Where every token goes to every expert, so that rounding moves none, adapters' gradients too.
+    Where every token goes to every expert, so that rounding moves none, gradients too: of adapters
+    beside frozen bases, and of all weights where there are none.
     """
     for name, case in cases:
         assert case["te"]["loss"] == pytest.approx(case["own"]["loss"], rel=2e-3), name
         assert sum(case["te"]["rows"]) == pytest.approx(sum(case["own"]["rows"]), rel=0.02), name
-        if case["model"] == "every expert":
+        if case["model"] in ("every expert", "trained"):
             assert case["distance"] < 0.02, name
 
 
@@ -130,8 +131,8 @@ def test_prices_hold(cases) -> None:
     its graphs' sizes reach at most. Never above the bound; and every storage is some term's.
     """
     for name, case in cases:
-        if case["topology"] == "ep2_cp1":
-            continue  # rows fall as they fall: see the next test
+        if case["topology"] == "ep2_cp1" or case["model"] == "trained":
+            continue  # rows fall as they fall: see the next test; the table has frozen bases only
         seen = case["te"]
         assert not seen["unpriced"], name
         assert seen["unattributed"] == 0, name
