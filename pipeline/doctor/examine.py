@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from pipeline.doctor.allocator import allocator
 from pipeline.doctor.cluster import slurm
 from pipeline.doctor.finding import EVERY_SWEEP, Finding
 from pipeline.doctor.libraries import ON_DEVICE, extension, installed, python, torch_and_device
@@ -16,7 +17,8 @@ DEEP_EP = "build DeepEP's hybrid-ep branch against this torch (github.com/deepse
 TE = "pip install --no-build-isolation 'transformer-engine[pytorch]', against this torch"
 
 NAMES = (
-    *("python", "torch", "cuda", "nccl", "megatron-core", "deep_ep", "transformer_engine"),
+    *("python", "torch", "cuda", "nccl", "allocator"),
+    *("megatron-core", "deep_ep", "transformer_engine"),
     *("slurm", "accounting", "scrontab", "wandb", "chromium"),
     *("results", "shared", "space", "memory"),
 )
@@ -28,6 +30,7 @@ def examine(out: Path) -> list[Finding]:
     looks: list[Callable[[], Iterable[Finding]]] = [
         lambda: [python()],
         torch_and_device,
+        lambda: [allocator()],
         lambda: [installed("megatron-core", EVERY_SWEEP, JOBS)],
         lambda: [extension("deep_ep", f"{ON_DEVICE} with HybridEP", DEEP_EP)],
         lambda: [extension("transformer_engine", f"{ON_DEVICE} with its layers", TE)],

@@ -14,6 +14,7 @@ import pytest
 
 from pipeline.cli import main
 from pipeline.commands.doctor import show
+from pipeline.doctor.allocator import VARIABLES, allocator
 from pipeline.doctor.cluster import slurm
 from pipeline.doctor.examine import NAMES, lacking
 from pipeline.doctor.finding import EVERY_SWEEP, Finding, absent, broken, here
@@ -129,6 +130,27 @@ def test_exit_codes_follow_what_is_needed() -> None:
     assert lacking([every, other, fine], []) == [every]
     assert lacking([other, fine], []) == []
     assert lacking([other, fine], ["cuda", "torch"]) == [other]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "status"),
+    [
+        ("PYTORCH_ALLOC_CONF", "expandable_segments:True", "ok"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128, expandable_segments:true", "ok"),
+        ("PYTORCH_ALLOC_CONF", "expandable_segments:False", "absent"),
+        ("NOTHING", "", "absent"),
+    ],
+)
+def test_what_fragments_cost_is_told(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, status: str
+) -> None:
+    """Reference: PyTorch's names for its allocator's settings, and `planner.fragments`."""
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(name, value)
+    found = allocator()
+    assert found.status == status
+    assert ("expandable_segments:True" in found.fix) is (status == "absent")
 
 
 def test_a_slurm_that_answers_in_parts(tool: Tool) -> None:
