@@ -32,7 +32,10 @@ def run(
             typer.echo(f"peakcast logs: no cell's key begins with {begins} in {out}", err=True)
             raise typer.Exit(BAD_INPUT)
     named = labels(store)
-    for cell in _chosen(store, cells or ()):
+    chosen = _chosen(store, cells or ())
+    if not chosen:
+        typer.echo(f"none of {len(store.cells)} cells failed; name a key to see its logs")
+    for cell in chosen:
         for rank, log in _logs(store, cell):
             typer.echo(f"== {named[cell.key]}, {cell.outcome}, rank {rank}: {log or 'no log'}")
             if log is not None:

@@ -51,11 +51,11 @@ def _show(name: str, again: Replay, console: Console) -> None:
     before, after = again.verdicts
     if again.same:
         changed = "; its table holds other figures now" if again.table_changed else ""
-        console.print(Text(f"{name}: the same, {before}{changed}"))
+        console.print(Text(f"{name}: the same, {before}{changed}"), soft_wrap=True)
         return
     cause = "the table changed" if again.table_changed else "the code changed; the table did not"
     verdict = before if before == after else f"{before} then, {after} now"
-    console.print(Text(f"{name}: moved ({cause}); {verdict}"))
+    console.print(Text(f"{name}: moved ({cause}); {verdict}"), soft_wrap=True)
     table = Table("term", "moment", "rank", "then", "now", "change", box=None, pad_edge=False)
     for moved in again.moved:
         change = moved.after - moved.before

@@ -5,20 +5,22 @@ gate decides.
 """
 
 import json
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from pipeline.measured import read_measured
 from pipeline.progress import make_console
 from pipeline.score import Scored, as_json, score, summarise
+from pipeline.unit import unit_of_all
 from planner.coefficients import Coefficients
 from planner.errors import PlannerError
-from planner.units import gib
 
 BAD_INPUT = 2
+LINE = "  {:<13} {:>7} {:>10} {:>10} {:>8} {:>10} {:>9}"
+"""Of a cell; red where the bound lay under what was observed."""
 
 
 def run(
@@ -51,20 +53,26 @@ def run(
 
 def _print(scored: list[Scored], summary: dict[str, Any], excluded: int) -> None:
     console = make_console()
-    table = Table("cell", "tokens", "observed", "expected", "error", "bound", "bound/observed")
-    for cell in scored:
-        table.add_row(
-            cell.label,
-            str(cell.tokens),
-            gib(cell.observed_bytes),
-            gib(cell.expected_bytes),
-            f"{cell.error:+.1%}",
-            gib(cell.bound_bytes) + ("" if cell.covered else " UNDER"),
-            f"{cell.bound_bytes / cell.observed_bytes:.3f}",
-        )
-    console.print(table)
+    unit = unit_of_all(cell.expected_bytes for cell in scored)
+    console.print(f"A line a size, under what it ran on, {unit.name}", style="italic")
+    heads = ("size", "tokens", "observed", "expected", "error", "bound", "bound/obs")
+    console.print(LINE.format(*heads), style="bold", markup=False)
+    for kind, cells in groupby(scored, key=lambda cell: cell.label.rpartition(" ")[0]):
+        console.print(kind, markup=False, soft_wrap=True)
+        for cell in cells:
+            line = LINE.format(
+                cell.label.rpartition(" ")[2],
+                f"{cell.tokens:,}",
+                unit.show(cell.observed_bytes),
+                unit.show(cell.expected_bytes),
+                f"{100 * cell.error:+.1f} %",
+                unit.show(cell.bound_bytes),
+                f"{cell.bound_bytes / cell.observed_bytes:.3f}",
+            )
+            console.print(line, style="" if cell.covered else "red", markup=False)
     for name, figures in summary.items():
         for part, values in figures.items() if name == "published" else [("", figures)]:
             words = ", ".join(f"{what.replace('_', ' ')} {value}" for what, value in values.items())
-            console.print(f"{name} {part}".strip().replace("_", " ") + f": {words}", markup=False)
+            line = f"{name} {part}".strip().replace("_", " ") + f": {words}"
+            console.print(line, markup=False, soft_wrap=True)
     console.print(f"{excluded} rows are no measurement and were left out")

@@ -114,7 +114,7 @@ class _Findings:
         )
         self.terms = attribute(self.live, snapshot.stacks, sizes)
         self.replayed: Reserved | None = None
-        if replayed and self.history is not None:
+        if replayed and self.history is not None and device != HOST:  # which has other rules
             self.replayed = replay(
                 snapshot_steps(snapshot, device), stated_settings(snapshot.settings)
             )

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -11,6 +12,7 @@ from typer.testing import CliRunner, Result
 from pipeline.cli import application
 from pipeline.commands import COMMANDS
 from tests.conftest import GOLDEN
+from tests.pipeline.test_store import a_cell, write
 
 CELLS = str(GOLDEN / "h200_cells.csv")
 STUDY = GOLDEN / "default_study"
@@ -129,3 +131,29 @@ def test_records_with_wrong_values_cost_a_query_nothing_else(tmp_path: Path) -> 
     assert result.exit_code == 0
     assert "29" in result.output
     assert "observed.working_set_bytes = 'x' is no int; the record was left out" in result.output
+
+
+def test_a_score_is_a_line_a_size_on_any_terminal() -> None:
+    """Reference: the published table's own figures, 51 cells; a cell of 20,892 rows by hand."""
+    output = run("score", CELLS).output
+    lines = output.splitlines()
+    assert "  12288x2        20,892 108,390.93 108,211.57   -0.2 % 111,834.87     1.032" in lines
+    assert sum(line.startswith("  ") for line in lines) == 51 + 1
+    assert max(len(line) for line in lines if line.startswith("  ")) <= 80
+
+
+def test_rows_wider_than_the_terminal_are_shown_one_by_one() -> None:
+    """Reference: the columns of a record's row, each with its value; a narrow answer is a table."""
+    wide = run("query", "SELECT * FROM records LIMIT 2", "--out", str(STUDY)).output
+    assert "row 2 of 2" in wide
+    assert re.search(r"^planned_expected_bytes +\d+$", wide, re.MULTILINE)
+    narrow = run("query", "SELECT rank, call FROM records LIMIT 2", "--out", str(STUDY)).output
+    assert narrow.split()[:2] == ["rank", "call"]
+    assert "…" not in wide + narrow
+
+
+def test_where_nothing_failed_the_logs_say_so(tmp_path: Path, stub: ModuleType) -> None:
+    """Reference: by hand, one cell that ended well; silence may mean anything."""
+    write(tmp_path, stub, a_cell(), 0, "ok", "ok", "ok")
+    result = run("logs", str(tmp_path))
+    assert result.output == "none of 1 cells failed; name a key to see its logs\n"
