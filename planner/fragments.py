@@ -32,7 +32,7 @@ class Fragments:
 
 SOURCE = "docs/experiments/fragments.md: the lines above all drawn cells, rounded up"
 
-FIXED = Fragments(permille=250, nbytes=GIB // 4, source=SOURCE)
+FIXED = Fragments(permille=300, nbytes=GIB // 4, source=SOURCE)
 EXPANDABLE = Fragments(permille=25, nbytes=GIB // 4, source=SOURCE)
 
 

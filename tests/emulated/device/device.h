@@ -6,7 +6,7 @@
 
 enum { MOST_DEVICES = 16 };
 
-/* Bytes as a device's driver would tell them; settings come from the environment (see README.md). */
+/* Bytes as a device's driver would tell them; settings come from the environment (see ../README.md). */
 size_t emulated_total(void);
 size_t emulated_used(int device);
 int emulated_devices(void);
