@@ -1,8 +1,9 @@
 """A snapshot's history as steps, and the settings that a snapshot states."""
 
+import re
 from collections.abc import Hashable, Iterator, Mapping
 
-from jobs.allocator.rules import Settings
+from jobs.allocator.rules import LARGE_SEGMENT, MIB, Settings
 from jobs.allocator.steps import Abandon, Ask, Empty, End, Finish, Step, Use
 from jobs.snapshot.tables import ACTIONS, ALLOCATED, Snapshot
 
@@ -15,6 +16,10 @@ NO_LIMIT = 2**62
 GIVEN_BACK = tuple(ACTIONS.index(name) for name in ("segment_free", "segment_unmap"))
 
 
+_MEGABYTES = re.compile(r"(large_segment_size|rounding)_mb:\s*(\d+)")
+"""Settings that are stated in the text alone that was given (``max_non_split_rounding_mb``)."""
+
+
 def stated_settings(stated: Mapping[str, object]) -> Settings:
     """Return the settings that a snapshot states as its ``allocator_settings``.
 
@@ -23,9 +28,13 @@ def stated_settings(stated: Mapping[str, object]) -> Settings:
     """
     limit, divisions = stated.get("max_split_size"), stated.get("roundup_power2_divisions")
     steps = divisions.values() if isinstance(divisions, dict) else ()
+    given = dict(_MEGABYTES.findall(str(stated.get("PYTORCH_CUDA_ALLOC_CONF", ""))))
+    large, slack = (int(given.get(name, 0)) * MIB for name in ("large_segment_size", "rounding"))
     return Settings(
         expandable=stated.get("expandable_segments") is True,
         max_split_bytes=limit if isinstance(limit, int) and 0 < limit < NO_LIMIT else None,
+        large_segment_bytes=large or LARGE_SEGMENT,
+        max_slack_bytes=slack or None,
         divisions=tuple(n for n in steps if isinstance(n, int)),
     )
 

@@ -1,6 +1,8 @@
 """What a simulated allocator holds from CUDA: bytes, their limits, and where they lie."""
 
-from jobs.allocator.rules import LARGE_SEGMENT, Settings
+from math import lcm
+
+from jobs.allocator.rules import SMALL_SEGMENT, Settings
 from planner.units import align_up
 
 ADDRESSES = 2**44
@@ -26,6 +28,7 @@ class DeviceMemory:
         self._device, self._allowed = settings.device_bytes, settings.allowed_bytes
         self._foreign = settings.foreign_bytes
         self._next_address = 0
+        self._step = lcm(SMALL_SEGMENT, settings.large_segment_bytes)  # both pools' pages
 
     def allows(self, size: int) -> bool:
         """Whether this process may hold so much more."""
@@ -57,7 +60,7 @@ class DeviceMemory:
         free blocks of one size (release 2.14; before, the lower address, which CUDA chooses).
         """
         address = self._next_address
-        self._next_address += align_up(size, LARGE_SEGMENT)
+        self._next_address += align_up(size, self._step)
         return address
 
     def range_bytes(self, page: int) -> int:

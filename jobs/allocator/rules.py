@@ -20,8 +20,8 @@ SMALL_SEGMENT = 2 * MIB
 """``kSmallBuffer``: what the small pool takes from CUDA at a time (``get_allocation_size``)."""
 
 LARGE_SEGMENT = 20 * MIB
-"""``large_segment_size``, before 2.13 ``kLargeBuffer``: for requests below `LARGE_REQUEST`, and a
-page of an expandable segment of the large pool."""
+"""Default of ``large_segment_size``, before 2.13 ``kLargeBuffer``: what the large pool takes for
+requests below `LARGE_REQUEST`, and a page of its expandable segments."""
 
 LARGE_REQUEST = 10 * MIB
 """``kMinLargeAlloc``: from here on a segment is as large as the request …"""
@@ -49,8 +49,13 @@ class Settings:
         ``set_per_process_memory_fraction``, in bytes: most that may be reserved; ``None``: all.
     expandable
         ``expandable_segments:True``.
+    large_segment_bytes
+        ``large_segment_size_mb``, in bytes.
     max_split_bytes
         ``max_split_size_mb``, in bytes: blocks of this size or more are not split.
+    max_slack_bytes
+        ``max_non_split_rounding_mb``, in bytes: such a block serves requests that are less than
+        this smaller; ``None``: ``large_segment_bytes``.
     collect_above
         ``garbage_collection_threshold``: part of ``allowed_bytes`` above which blocks that have
         waited longer than the mean are given back first; 0: never.
@@ -63,7 +68,9 @@ class Settings:
     foreign_bytes: int = 0
     allowed_bytes: int | None = None
     expandable: bool = False
+    large_segment_bytes: int = LARGE_SEGMENT
     max_split_bytes: int | None = None
+    max_slack_bytes: int | None = None
     collect_above: float = 0.0
     divisions: tuple[int, ...] = ()
 
@@ -88,8 +95,14 @@ def _round_to_division(size: int, steps: int) -> int:
     return align_up(size, max(1, below // (1 << (steps.bit_length() - 1))))
 
 
-def segment_bytes(rounded: int) -> int:
-    """Return what is taken from CUDA for a rounded request (``get_allocation_size``)."""
+def segment_bytes(rounded: int, large: int = LARGE_SEGMENT) -> int:
+    """Return what is taken from CUDA for a rounded request (``get_allocation_size``).
+
+    Parameters
+    ----------
+    large
+        Bytes of a segment for large requests below `LARGE_REQUEST`.
+    """
     if rounded <= SMALL_REQUEST:
         return SMALL_SEGMENT
-    return LARGE_SEGMENT if rounded < LARGE_REQUEST else align_up(rounded, SEGMENT_STEP)
+    return large if rounded < LARGE_REQUEST else align_up(rounded, SEGMENT_STEP)

@@ -13,7 +13,6 @@ from jobs.allocator.expandable import grow, shrink
 from jobs.allocator.memory import DeviceMemory
 from jobs.allocator.rules import (
     BLOCK,
-    LARGE_SEGMENT,
     SMALL_REQUEST,
     SMALL_SEGMENT,
     DeviceFullError,
@@ -49,7 +48,7 @@ class CachingAllocator:
         self.allocated_bytes = self.allocated_peak_bytes = self.active_bytes = 0
         self.retries = self.ooms = 0
         self._uses = StreamUses()
-        self._shared = _pools(None)
+        self._shared = self._pools(None)
         self._private: dict[Hashable, tuple[Pool, Pool]] = {}
         self._abandoned: list[tuple[Pool, Pool]] = []
 
@@ -114,11 +113,13 @@ class CachingAllocator:
             self._give_back(pools)
 
     def abandon(self, pool: Hashable) -> None:
-        """Give a private pool up: what waits there goes back, the rest when it is free.
+        """Give a private pool up, if it has served: what waits goes back, the rest once it is free.
 
         Source: ``MemPool``'s destructor, which releases the pool and empties it.
         """
-        pools = self._private.pop(pool)
+        pools = self._private.pop(pool, None)
+        if pools is None:
+            return
         self._abandoned.append(pools)
         self._settle(self._uses.awaited(pools))
         self._give_back(pools)
@@ -128,9 +129,14 @@ class CachingAllocator:
         owners = (self._shared, *self._private.values(), *self._abandoned)
         return [block for pools in owners for pool in pools for block in pool.waiting()]
 
+    def _pools(self, owner: Hashable | None) -> tuple[Pool, Pool]:
+        """Return the pools of small and of large blocks of one owner."""
+        large = self.settings.large_segment_bytes
+        return Pool(True, SMALL_SEGMENT, owner), Pool(False, large, owner)
+
     def _private_pools(self, name: Hashable) -> tuple[Pool, Pool]:
         if name not in self._private:
-            self._private[name] = _pools(name)
+            self._private[name] = self._pools(name)
         return self._private[name]
 
     def _settle(self, blocks: Iterable[Block]) -> None:
@@ -157,7 +163,8 @@ class CachingAllocator:
         if limit is not None:
             if rounded < limit <= best.size:
                 return None
-            if rounded >= limit and best.size >= rounded + LARGE_SEGMENT:
+            slack = self.settings.max_slack_bytes or self.settings.large_segment_bytes
+            if rounded >= limit and best.size >= rounded + slack:
                 return None
         pool.remove(best)
         return best
@@ -191,7 +198,7 @@ class CachingAllocator:
 
     def _reserve(self, pool: Pool, rounded: int, stream: int) -> Block | None:
         """Make a segment, or grow one (``alloc_block``); nothing where it does not fit."""
-        size = segment_bytes(rounded)
+        size = segment_bytes(rounded, self.settings.large_segment_bytes)
         if not self.memory.allows(size):
             return None
         if self.settings.expandable:
@@ -255,8 +262,3 @@ class CachingAllocator:
                 target -= block.size
                 self._release(block)
             waiting = [(age, block) for age, block in waiting if block not in old]
-
-
-def _pools(owner: Hashable | None) -> tuple[Pool, Pool]:
-    """Return the pools of small and of large blocks of one owner."""
-    return Pool(True, SMALL_SEGMENT, owner), Pool(False, LARGE_SEGMENT, owner)

@@ -63,6 +63,8 @@ CASES = {
     "collected": Case("garbage_collection_threshold:0.5", 0.6),
     "collected_expandable": Case("garbage_collection_threshold:0.5,expandable_segments:True", 0.6),
     "collected_split": Case("garbage_collection_threshold:0.4,max_split_size_mb:40", 0.6),
+    "larger": Case("max_split_size_mb:64,large_segment_size_mb:40,max_non_split_rounding_mb:60"),
+    "larger_expandable": Case("expandable_segments:True,large_segment_size_mb:32"),
     "rounded": Case("roundup_power2_divisions:4", device_bytes=141 * GIB),
     "rounded_list": Case("roundup_power2_divisions:[1:2,16:4,256:8,>:1]"),
 }

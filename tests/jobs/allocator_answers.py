@@ -2,10 +2,12 @@
 
 import random
 from collections.abc import Hashable
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
 from jobs.allocator.blocks import Block
+from jobs.allocator.history import stated_settings
 from jobs.allocator.rules import MIB, DeviceFullError, Settings
 from jobs.allocator.simulator import CachingAllocator
 from jobs.allocator.steps import Abandon, Ask, Empty, End, Finish, Player, Step, Use
@@ -61,16 +63,13 @@ def _size(draw: random.Random, most: int) -> int:
 
 def settings_of(told: dict[str, Any], fraction: float = 1.0) -> Settings:
     """Return the settings that the real allocator has told, and the part of the device allowed."""
-    stated, total = told["settings"], told["total"]
-    limit = stated["max_split_size"]
-    return Settings(
+    total = told["total"]
+    return replace(
+        stated_settings(told["settings"]),
         device_bytes=total,
         foreign_bytes=total - told["capacity"],
         allowed_bytes=int(fraction * total) if fraction < 1 else None,
-        expandable=stated["expandable_segments"],
-        max_split_bytes=limit if limit > 0 else None,
-        collect_above=stated["garbage_collection_threshold"],
-        divisions=tuple(stated["roundup_power2_divisions"].values()),
+        collect_above=told["settings"]["garbage_collection_threshold"],
     )
 
 

@@ -1,20 +1,13 @@
-"""The simulated caching allocator: published rules, laws, and a plain second implementation."""
+"""The simulated caching allocator: its published rules, one by one."""
 
 import re
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from snapshots import block as snapshot_block
-from snapshots import event, read, segment, snapshot
 
 from jobs.allocator import rules
-from jobs.allocator.blocks import Block
-from jobs.allocator.history import snapshot_steps
-from jobs.allocator.replay import ledger_steps, replay
+from jobs.allocator.replay import replay
 from jobs.allocator.rules import (
     MIB,
     DeviceFullError,
@@ -24,9 +17,6 @@ from jobs.allocator.rules import (
 )
 from jobs.allocator.simulator import CachingAllocator
 from jobs.allocator.steps import Ask, End
-from jobs.meter.ledger import Ledger
-
-A, B = 0x7F00_0000_0000, 0x7F10_0000_0000
 
 
 def test_sizes_are_those_of_the_installed_torch() -> None:
@@ -183,6 +173,56 @@ def test_the_oldest_waiting_blocks_are_collected_first() -> None:
     assert allocator.retries == 0
 
 
+def test_a_block_that_a_stream_still_uses_waits_for_it() -> None:
+    """Reference: ``recordStream``, ``insert_events``, ``process_events``: noticed by a request."""
+    allocator = CachingAllocator()
+    block = allocator.malloc(30 * MIB)
+    allocator.record_stream(block, 0)  # its own: no matter
+    allocator.record_stream(block, 7)
+    allocator.free(block)
+    assert (allocator.allocated_bytes, allocator.active_bytes) == (0, 30 * MIB)
+    second = allocator.malloc(30 * MIB)
+    assert allocator.memory.reserved_bytes == 60 * MIB
+    allocator.finish(3)
+    allocator.finish(7)
+    assert allocator.active_bytes == 60 * MIB
+    allocator.malloc(30 * MIB)
+    assert allocator.memory.reserved_bytes == 60 * MIB
+    allocator.record_stream(second, 7)
+    allocator.free(second)
+    allocator.empty_cache()  # waits
+    assert allocator.memory.reserved_bytes == allocator.active_bytes == 30 * MIB
+
+
+def test_a_private_pool_shares_nothing_and_is_kept_until_it_is_given_up() -> None:
+    """Reference: ``PrivatePool``; ``release_cached_blocks`` empties pools of which none is left."""
+    allocator = CachingAllocator()
+    inside = allocator.malloc(30 * MIB, pool="own")
+    allocator.free(inside)
+    outside = allocator.malloc(30 * MIB)
+    assert allocator.memory.reserved_bytes == 60 * MIB
+    allocator.free(outside)
+    allocator.empty_cache()
+    assert allocator.memory.reserved_bytes == 30 * MIB
+    kept = allocator.malloc(10, pool="own")
+    allocator.abandon("own")
+    allocator.abandon("never used")
+    assert allocator.memory.reserved_bytes == 2 * MIB
+    allocator.free(kept)
+    allocator.empty_cache()
+    assert allocator.memory.reserved_bytes == 0
+
+
+def test_requests_are_rounded_to_parts_of_a_power_of_two() -> None:
+    """Reference: the example in ``roundup_power2_next_division``: 1200 of four parts is 1280."""
+    four = (4,) * rules.DIVISION_STEPS
+    assert round_request(1200, four) == 1536, "up to 512 bytes a part, blocks are the rule"
+    assert round_request(1200 * 1024, four) == 1280 * 1024
+    assert round_request(2**20, four) == 2**20
+    assert round_request(2**37 + 1, (0,) * 15 + (2,)) == 2**37 + 2**36
+    assert round_request(2**37 + 1, (2,) * 15 + (0,)) == 2**37 + 512
+
+
 def test_a_block_is_given_back_once() -> None:
     """Reference: the allocator's own check."""
     allocator = CachingAllocator()
@@ -190,158 +230,3 @@ def test_a_block_is_given_back_once() -> None:
     allocator.free(block)
     with pytest.raises(ValueError, match="free already"):
         allocator.free(block)
-
-
-SIZES = st.one_of(st.integers(0, 4096), st.integers(0, 3 * MIB), st.integers(0, 40 * MIB))
-REQUESTS = st.lists(st.tuples(SIZES, st.integers(0, 1), st.integers(0, 7)), max_size=60)
-ALL_SETTINGS = st.builds(
-    Settings,
-    device_bytes=st.none() | st.integers(60, 400).map(lambda n: n * MIB),
-    allowed_bytes=st.none() | st.integers(40, 400).map(lambda n: n * MIB),
-    expandable=st.booleans(),
-    max_split_bytes=st.none() | st.integers(20, 60).map(lambda n: n * MIB),
-    collect_above=st.sampled_from((0.0, 0.5)),
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(REQUESTS, ALL_SETTINGS)
-def test_laws(requests: list[tuple[int, int, int]], limits: Settings) -> None:
-    """Reference: blocks in use are disjoint, in memory that is held; all comes back in the end."""
-    allocator = CachingAllocator(limits)
-    live: list[Block] = []
-    for size, stream, place in requests:
-        try:
-            live.append(allocator.malloc(size, stream))
-        except DeviceFullError:
-            assert allocator.memory.most is not None
-        if live and place < 5:
-            allocator.free(live.pop(place % len(live)))
-        _check(allocator, live)
-    for block in live:
-        allocator.free(block)
-    _check(allocator, [])
-    allocator.empty_cache()
-    assert allocator.memory.reserved_bytes == allocator.allocated_bytes == 0
-    assert not allocator.blocks()
-
-
-def _check(allocator: CachingAllocator, live: list[Block]) -> None:
-    assert allocator.allocated_bytes == sum(block.size for block in live)
-    assert allocator.memory.reserved_bytes >= allocator.allocated_bytes
-    assert allocator.memory.peak_bytes >= allocator.memory.reserved_bytes
-    capacity = allocator.memory.most
-    assert capacity is None or allocator.memory.reserved_bytes <= capacity
-    placed = sorted(live, key=lambda block: block.address)
-    assert all(first.end <= second.address for first, second in pairwise(placed))
-    assert all(block.mapped and block.size >= max(block.requested, 512) for block in live)
-    waiting = allocator.blocks()
-    held = sum(block.size for block in waiting) + allocator.active_bytes
-    assert held == allocator.memory.reserved_bytes
-    for block in waiting:  # what could join has joined
-        for other in (block.before, block.after):
-            assert other is None or not other.is_free or other.mapped != block.mapped
-
-
-class Plain:
-    """The default rules over lists of holes: no pools, no links, nothing kept sorted."""
-
-    def __init__(self) -> None:
-        self.segments: list[tuple[bool, list[list[int]]]] = []  # (small, [size, free?] in order)
-        self.reserved = self.peak = 0
-
-    def malloc(self, size: int) -> list[int]:
-        size = max(512, -(-size // 512) * 512)
-        small = size <= MIB
-        holes = [
-            (piece[0], number, place)
-            for number, (kind, pieces) in enumerate(self.segments)
-            for place, piece in enumerate(pieces)
-            if kind == small and piece[1] and piece[0] >= size
-        ]
-        if not holes:
-            taken = (
-                2 * MIB
-                if small
-                else 20 * MIB
-                if size < 10 * MIB
-                else -(-size // (2 * MIB)) * 2 * MIB
-            )
-            self.segments.append((small, [[taken, 1]]))
-            self.reserved += taken
-            self.peak = max(self.peak, self.reserved)
-            holes = [(taken, len(self.segments) - 1, 0)]
-        _, number, place = min(holes)
-        pieces = self.segments[number][1]
-        piece, beyond = pieces[place], pieces[place][0] - size
-        if beyond >= 512 if small else beyond > MIB:
-            pieces.insert(place + 1, [beyond, 1])
-            piece[0] = size
-        piece[1] = 0
-        return piece
-
-    def free(self, piece: list[int]) -> None:
-        piece[1] = 1
-        for _, pieces in self.segments:
-            place = 0
-            while place + 1 < len(pieces):
-                if pieces[place][1] and pieces[place + 1][1]:
-                    pieces[place][0] += pieces.pop(place + 1)[0]
-                else:
-                    place += 1
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.lists(st.tuples(SIZES, st.integers(0, 9)), max_size=60))
-def test_default_rules_agree_with_a_plain_implementation(steps: list[tuple[int, int]]) -> None:
-    """Reference: `Plain`, which keeps nothing but pieces in order."""
-    ours, plain = CachingAllocator(), Plain()
-    live = []
-    for size, place in steps:
-        live.append((ours.malloc(size), plain.malloc(size)))
-        if place < 6:
-            block, piece = live.pop(place % len(live))
-            ours.free(block)
-            plain.free(piece)
-        assert ours.allocated_bytes == sum(piece[0] for _, piece in live)
-        assert ours.memory.reserved_bytes == plain.reserved
-    assert ours.memory.peak_bytes == plain.peak
-
-
-def test_a_ledger_s_timeline_gives_its_own_peak_back() -> None:
-    """Reference: small blocks are split to the byte, so that those in use are the working set."""
-    ledger = Ledger()
-    weight = torch.ones(64, 64)
-    ledger.register("weight", weight)
-    with ledger.call() as call:
-        kept = [weight @ weight for _ in range(5)]
-        for _ in range(3):
-            kept = [(one + weight).relu() for one in kept]
-    seen = call.result
-    found = replay(ledger_steps(seen.allocations, [seen.baseline_bytes]))
-    assert found.allocated_peak_bytes == seen.working_set_bytes + seen.baseline_bytes
-    assert found.peak_bytes == 2 * MIB
-    assert found.waste_bytes == 2 * MIB - found.allocated_peak_bytes
-    del kept
-
-
-def test_a_snapshot_s_history_gives_its_reserved_peak_back(tmp_path: Path) -> None:
-    """Reference: the trace's own segment events, written by hand after the rules: 20 + 30 MiB."""
-    trace = [
-        event("segment_alloc", A, 20 * MIB),
-        event("alloc", A, 3 * MIB),
-        event("alloc", A + 3 * MIB, 4 * MIB),
-        event("segment_alloc", B, 30 * MIB),
-        event("alloc", B, 29 * MIB),
-        event("free_requested", A, 3 * MIB),
-        event("free_completed", A, 3 * MIB),
-        event("alloc", A, 2 * MIB),
-    ]
-    segments = [
-        segment(A, [snapshot_block(A, 2 * MIB, 2 * MIB), snapshot_block(A + 3 * MIB, 18 * MIB, 5)]),
-        segment(B, [snapshot_block(B, 30 * MIB, 29 * MIB)]),
-    ]
-    found = replay(snapshot_steps(read(snapshot(segments, trace), tmp_path), 0))
-    assert found.peak_bytes == found.end_bytes == 50 * MIB
-    assert found.allocated_peak_bytes == 37 * MIB  # B's block keeps its last MiB
-    assert found.retries == 0

@@ -29,7 +29,7 @@ def test_every_step_has_the_recorded_figures(path: Path) -> None:
 def test_the_recorded_lists_meet_every_rule() -> None:
     """Reference: by hand: what a list must have met for its rule to have been compared."""
     told = {path.name.split(".")[0]: _read(path) for path in RECORDED}
-    assert len(told) == 13
+    assert len(told) == 15
     steps = [step for one in told.values() for played in one["lists"] for step in played]
     assert {step[0] for step in steps} == {"ask", "end", "use", "finish", "empty", "abandon"}
     last = {
@@ -50,7 +50,7 @@ def test_the_recorded_lists_meet_every_rule() -> None:
 def test_a_full_size_rank_reserves_what_the_real_allocator_did() -> None:
     """Reference: torch 2.14.1's allocator on the requests of a rank of eight layers, two calls.
 
-    Of 39.6 GiB in use at most, fragments are 17 % under the default settings, 14 % with expandable
+    Beyond 39.5 GiB in use at most it takes 17 % under the default settings, 9 % with expandable
     segments, and 65 % where blocks of 512 MiB and more are not split.
     """
     recorded = _read(TIMELINE)
@@ -64,4 +64,4 @@ def test_a_full_size_rank_reserves_what_the_real_allocator_did() -> None:
         assert allocator.memory.peak_bytes == told["peak"]
         assert allocator.allocated_peak_bytes == told["allocated_peak"]
         waste[conf] = round(told["peak"] / told["allocated_peak"] - 1, 2)
-    assert waste == {"": 0.17, "expandable_segments:True": 0.14, "max_split_size_mb:512": 0.65}
+    assert waste == {"": 0.17, "expandable_segments:True": 0.09, "max_split_size_mb:512": 0.65}

@@ -88,8 +88,8 @@ def test_devices_are_kept_apart(tmp_path: Path) -> None:
     traces = [[event("alloc", A, MIB)], [event("alloc", A, 2 * MIB), event("alloc", B, MIB)]]
     taken = read(snapshot([segment(C, [block(C, MIB, MIB)], device=1)], *traces), tmp_path)
     assert taken.devices == (0, 1)
-    peaks = [history(taken, device).peak_bytes for device in (0, 1)]
-    assert peaks == [MIB, 4 * MIB]
+    pasts = [history(taken, device) for device in (0, 1)]
+    assert [(past.peak_bytes, past.peak_event) for past in pasts] == [(MIB, 0), (4 * MIB, 1)]
 
 
 Steps = st.lists(

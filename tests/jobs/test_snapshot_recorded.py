@@ -61,12 +61,13 @@ def test_a_cut_history_is_said_to_be_one(
     assert (past.events, past.whole) == (40, False)
     assert past.lost_bytes > 0
     assert "the history is cut" in _shown(path, capsys)
-    whole = _shown(_unpacked("pinned", tmp_path), capsys)
+    whole = _shown(_unpacked("pinned", tmp_path), capsys, "--replay")
     assert "history is cut" not in whole
     assert "pinned host memory" in whole
+    assert whole.count("reserved at most, replayed") == 1, "the host's pool has other rules"
 
 
-def _shown(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def _shown(path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> str:
     with pytest.raises(SystemExit):
-        main(["snapshot", str(path)])
+        main(["snapshot", str(path), *more])
     return " ".join(capsys.readouterr().out.split())
