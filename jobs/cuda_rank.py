@@ -37,10 +37,13 @@ class CudaRanks:
         self.device = cuda.device_of(self.rank, torch.cuda.device_count())
         self.probes, before = open_device(self.device)
         cuda.start(self.rank, self.world, self.spec.topology, self.rendezvous, self.device)
+        taken = cuda.connect(self.device, self.probes.used)
+        if self.spec.step.engine == "te":
+            taken |= cuda.connect_ring(self.device, self.probes.used)
         self.set_up = SetUp(
             foreign_bytes=before.foreign_bytes,
             context_bytes=before.context_bytes,
-            nccl_bytes=cuda.connect(self.device, self.probes.used),
+            nccl_bytes=taken,
         )
         return self
 

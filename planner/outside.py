@@ -43,6 +43,15 @@ CUBLAS = Interval(
 )
 """Workspace, taken from PyTorch's allocator and part of no tensor."""
 
+GROUPED = Interval(
+    4 * (32 * MIB + 1024),
+    4 * 4 * MIB,
+    4 * (32 * MIB + 1024),
+    "Transformer Engine 2.13, get_cublas_workspace: for each of four streams 32 MiB and 1 KiB from "
+    "Hopper on, 4 MiB before it",
+)
+"""The same of Transformer Engine's grouped products."""
+
 FRAGMENTS = Interval(
     100, 0, 360, "pith-train's 10 %; case M12: out of memory on 80 GB at a peak of 58.8 GB"
 )
@@ -172,6 +181,8 @@ def outside_bytes(
         what = f"NCCL communicator of {size} ranks, made at its first call"
         lines.append(_line(f"nccl.{name}", what, nccl_bytes(size)))
     lines.append(_line("libraries.cublas", "cuBLAS workspace of forward and backward", CUBLAS))
+    if step.engine == "te":
+        lines += _of_transformer_engine(model, topology)
     if model.is_moe and step.dispatcher_at(topology) == "deepep":
         lines.append(_line("buffers.deepep", "DeepEP's buffers of normal mode", DEEPEP))
     part = EXPANDABLE if expandable else FRAGMENTS
@@ -186,6 +197,20 @@ def outside_bytes(
         )
     )
     return Outside(tuple(lines))
+
+
+def _of_transformer_engine(model: Model, topology: Topology) -> list[OutsideLine]:
+    """Lines of its layers: workspace, and communicators of a ring with two neighbours apart."""
+    lines = []
+    if topology.cp > 2:
+        lines += [
+            _line(f"nccl.cp {side}", "NCCL communicator with a neighbour in the ring", PAIR)
+            for side in ("next", "previous")
+        ]
+    if model.is_moe:
+        what = "workspace of Transformer Engine's grouped products"
+        lines.append(_line("libraries.transformer_engine", what, GROUPED))
+    return lines
 
 
 def _line(term: str, what: str, figure: Interval) -> OutsideLine:

@@ -126,6 +126,30 @@ def connect(device: torch.device, used: Callable[[], int]) -> dict[str, int]:
     return taken
 
 
+def connect_ring(device: torch.device, used: Callable[[], int]) -> dict[str, int]:
+    """Make the communicators of Transformer Engine's ring; return what they took, as `connect`.
+
+    It sends to one neighbour and receives from the other, each through a communicator of their own;
+    two ranks before Blackwell send in batches, through their group's (``AttnFuncWithCPAndKVP2P``).
+    """
+    from megatron.core import parallel_state as state
+
+    group = state.get_context_parallel_group()
+    size, place = group.size(), group.rank()
+    batched = size == 2 and torch.cuda.get_device_capability(device) < (10, 0)
+    if size == 1 or batched:
+        return {}
+    before = used()
+    ranks = dist.get_process_group_ranks(group)
+    to, back = ranks[(place + 1) % size], ranks[(place - 1) % size]
+    one, other = torch.zeros(2, 1, device=device)
+    exchange = [lambda: dist.isend(one, to, group), lambda: dist.irecv(other, back, group)]
+    for work in [begin() for begin in (exchange if place % 2 == 0 else reversed(exchange))]:
+        work.wait()
+    torch.cuda.synchronize(device)
+    return {"cp ring": used() - before}
+
+
 def _groups() -> Iterator[tuple[str, dist.ProcessGroup]]:
     """Yield Megatron's groups of more than one rank, each process group once."""
     from megatron.core import parallel_state as state

@@ -7,6 +7,7 @@ import pytest
 from planner import Model, Step, Topology, compile_pricer
 from planner.batch import Batch
 from planner.moments import Moment
+from planner.outside import PAIR, outside_bytes
 
 MODEL = Model(
     name="grouped",
@@ -82,6 +83,18 @@ def test_a_long_ring_is_said_to_be_unpriced(kv_heads: int, longest: int) -> None
         )
         unpriced = {part.what for part in pricer.price(Batch(tokens=TOKENS * cp)).unpriced}
         assert unpriced == (set() if cp == longest else {"attention.ring_steps"})
+
+
+def test_what_its_layers_take_outside_tensors() -> None:
+    """Reference: its source: a workspace for each of four streams; from three ranks on it sends to
+    each neighbour through a communicator of two."""
+    step = Step(device="cuda", engine="te")
+    for cp, ring in ((1, 0), (2, 0), (4, 2)):
+        own = outside_bytes(MODEL, Topology(cp=cp), replace(step, engine="own"), inside=0)
+        theirs = outside_bytes(MODEL, Topology(cp=cp), step, inside=0)
+        workspace = 4 * (32 * 2**20 + 1024)
+        assert theirs.expected_bytes - own.expected_bytes == workspace + ring * PAIR.expected
+        assert theirs.bound_bytes - own.bound_bytes == workspace + ring * PAIR.high
 
 
 def test_a_table_without_it_says_so() -> None:
