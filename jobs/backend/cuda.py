@@ -139,10 +139,10 @@ def connect_ring(device: torch.device, used: Callable[[], int]) -> dict[str, int
     batched = size == 2 and torch.cuda.get_device_capability(device) < (10, 0)
     if size == 1 or batched:
         return {}
-    before = used()
     ranks = dist.get_process_group_ranks(group)
     to, back = ranks[(place + 1) % size], ranks[(place - 1) % size]
     one, other = torch.zeros(2, 1, device=device)
+    before = used()
     exchange = [lambda: dist.isend(one, to, group), lambda: dist.irecv(other, back, group)]
     for work in [begin() for begin in (exchange if place % 2 == 0 else reversed(exchange))]:
         work.wait()
