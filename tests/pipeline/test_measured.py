@@ -179,6 +179,31 @@ def test_a_table_of_wrong_rows_is_imported_in_part(tmp_path):
     assert len(list((out / "records").iterdir())) == 50
 
 
+def test_small_cells_measured_twice_are_apart_by_what_ran_before():
+    """Reference: `docs/experiments/small-cells.md`; the file's own rows, negative controls too."""
+    names = ("model", "tp", "cp", "ep", "recompute", "execution", "lengths", "routing")
+    twice: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in ROWS:
+        if row["forward_backward_peak_bytes"]:
+            twice.setdefault(tuple(row[name] for name in names), []).append(row)
+    pairs = [found for found in twice.values() if len(found) == 2]
+    assert len(pairs) == 7
+    assert all(
+        one["forward_peak_warm_bytes"] == two["forward_peak_warm_bytes"] for one, two in pairs
+    )
+    apart = sorted(
+        (
+            int(one["rows_busiest_rank"]),
+            *sorted(int(row["forward_backward_peak_bytes"]) for row in (one, two)),
+        )
+        for one, two in pairs
+    )
+    percent = [round(100 * (more / less - 1), 1) for _, less, more in apart]
+    assert percent == [9.7, 5.5, 31.9, 11.2, 2.4, 0, 0]
+    mib = [round((more - less) / 2**20, 1) for rows_, less, more in apart if rows_ < 1000]
+    assert (min(mib), max(mib)) == (49.5, 152.4)
+
+
 def test_lengths():
     """Reference: by hand."""
     assert lengths_of("64x8") == (64,) * 8
