@@ -17,7 +17,7 @@ from jobs.snapshot.tables import ENTRIES
 from jobs.workload import LocalBatch
 from planner.admission import Decision, Refuse
 from planner.batch import Layout
-from planner.fragments import EXPANDABLE, fragments
+from planner.fragments import EXPANDABLE, fragments_of
 from planner.hybridep import buffer_bytes
 from planner.units import gib
 
@@ -54,11 +54,6 @@ def current_buffers() -> Outside:
     return held_buffers(getattr(fused_a2a, "_hybrid_ep_buffer", None))
 
 
-def has_expandable_segments() -> bool:
-    """Whether PyTorch's allocator uses expandable segments (``PYTORCH_ALLOC_CONF``)."""
-    return bool(torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"])
-
-
 class CudaLoop(LiveLoop):
     """Runs a cell's calls on a CUDA device.
 
@@ -79,7 +74,8 @@ class CudaLoop(LiveLoop):
         self.device, self.meter, self.snapshots = device, meter, snapshots
         self._resident = self.ledger.resident() if self.ledger else []
         self._timeline: list[Any] = []  # allocations of every call so far
-        self.fragments = fragments(expandable=has_expandable_segments())
+        self.allocator = stated_settings(meter.settings())
+        self.fragments = fragments_of(expandable=self.allocator.expandable)
         self._set_aside = 0  # of the room before the call at hand, for fragments
         self._call: DeviceCall | None = None
 
@@ -102,7 +98,7 @@ class CudaLoop(LiveLoop):
             return observed
         self._timeline += self.seen.allocations
         steps = ledger_steps(self._timeline, self._resident)
-        reserved = replay(steps, stated_settings(self.meter.settings())).peak_bytes
+        reserved = replay(steps, self.allocator).peak_bytes
         self._call.replayed_reserved_bytes = reserved
         self._call.fragments_bytes = self._set_aside
         return dataclasses.replace(observed, device=self._call.to_dict())

@@ -9,6 +9,7 @@ from planner.batch import Batch, Layout, lay_out
 from planner.children import Child
 from planner.coefficients import Coefficients, Unpriced, shipped_tables
 from planner.errors import ConfigError, PlannerError, TableError
+from planner.fragments import Fragments, fragments_of
 from planner.lines import Line
 from planner.memory import Demand, MemorySample
 from planner.mixers import LatentAttention, LinearAttention
@@ -35,6 +36,7 @@ __all__ = [
     "ConfigError",
     "Decision",
     "Demand",
+    "Fragments",
     "LatentAttention",
     "Layout",
     "Line",
@@ -64,6 +66,7 @@ __all__ = [
     "Topology",
     "Unpriced",
     "compile_pricer",
+    "fragments_of",
     "gib",
     "lay_out",
     "read_requests",

@@ -36,6 +36,6 @@ FIXED = Fragments(permille=300, nbytes=GIB // 4, source=SOURCE)
 EXPANDABLE = Fragments(permille=25, nbytes=GIB // 4, source=SOURCE)
 
 
-def fragments(*, expandable: bool) -> Fragments:
+def fragments_of(*, expandable: bool) -> Fragments:
     """Return what is lost to fragments, with ``expandable_segments:True`` or without."""
     return EXPANDABLE if expandable else FIXED

@@ -10,7 +10,7 @@ from jobs.allocator.replay import ledger_steps, replay
 from jobs.allocator.rules import DeviceFullError, Settings
 from jobs.allocator.steps import Ask, End
 from jobs.spec import Workload
-from planner.fragments import fragments
+from planner.fragments import fragments_of
 from planner.units import GIB, MIB
 
 KINDS = (Settings(), Settings(expandable=True))
@@ -67,7 +67,7 @@ def test_what_is_set_aside_covers_the_edge(steps, settings) -> None:
     """Law: a device on which the planner counts on the bytes in use at most serves the calls."""
     live = replay(steps).allocated_peak_bytes
     assert live > GIB
-    kind = fragments(expandable=settings.expandable)
+    kind = fragments_of(expandable=settings.expandable)
     room = live + live * kind.permille // 1000 + kind.nbytes + 1
     assert kind.usable(room) >= live - 1
     assert least_device(steps, settings) <= room

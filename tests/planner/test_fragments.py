@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.fragments import EXPANDABLE, FIXED, Fragments, fragments
+from planner.fragments import EXPANDABLE, FIXED, Fragments, fragments_of
 from planner.units import GIB
 
 KINDS = (FIXED, EXPANDABLE)
@@ -29,6 +29,6 @@ def test_a_call_fits_with_its_fragments(kind: Fragments, call: int) -> None:
 
 def test_expandable_segments_lose_less() -> None:
     """Reference: docs/experiments/fragments.md; PyTorch's own account of what they are for."""
-    assert fragments(expandable=True) is EXPANDABLE
+    assert fragments_of(expandable=True) is EXPANDABLE
     for room in (2, 10, 100):
         assert EXPANDABLE.usable(room * GIB) > FIXED.usable(room * GIB)
