@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jobs.snapshot.history import Group
+from jobs.snapshot.held import Group
 from jobs.snapshot.tables import Frame, Stacks
 from planner.local import Local
 from planner.size import Size

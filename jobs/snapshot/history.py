@@ -1,12 +1,12 @@
 """Peak, working set and timeline of a device, from a snapshot's blocks and its history."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jobs.snapshot.tables import ALLOCATED, INACTIVE, Snapshot
-from planner.units import align_up, ceil_div
+from jobs.allocator.rules import round_request
+from jobs.snapshot.held import Group, divisions_of, grouped, held
+from jobs.snapshot.tables import ALLOCATED, Snapshot
+from planner.units import ceil_div
 
-BLOCK = 512
 POINTS = 96
 """Most points of a timeline."""
 
@@ -14,54 +14,12 @@ ALLOC, REQUESTED, COMPLETED, SEGMENT, FREED, MAPPED, UNMAPPED, OOM = range(8)  #
 _GROWS, _SHRINKS = (SEGMENT, MAPPED), (FREED, UNMAPPED)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Live allocations of one stack and size.
-
-    Parameters
-    ----------
-    stack
-        Number of the stack; 0: none was recorded.
-    requested
-        Bytes that each of them asked for.
-    count
-        How many.
-    """
-
-    stack: int
-    requested: int
-    count: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of them all, in whole blocks."""
-        return rounded(self.requested) * self.count
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
-    """What the allocator of a device held as the snapshot was taken.
-
-    Parameters
-    ----------
-    reserved_bytes, segments
-        Taken from CUDA, and in how many pieces.
-    allocated_bytes, requested_bytes
-        Blocks in use, and what was asked for them.
-    pending_bytes
-        Given back, and waited for by another stream.
-    """
-
-    reserved_bytes: int
-    segments: int
-    allocated_bytes: int
-    requested_bytes: int
-    pending_bytes: int
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
-    """What the history of a device tells. Bytes are what was asked for, in whole blocks of 512.
+    """What the history of a device tells. Bytes are what was asked for, in whole blocks.
+
+    A block is rounded up as the allocator does; what a segment of fixed size keeps beyond a request
+    because it splits off no less than 1 MiB is not counted.
 
     Parameters
     ----------
@@ -110,40 +68,6 @@ class History:
     older_bytes: int
 
 
-def rounded(size: int) -> int:
-    """Return the bytes that the allocator hands out for a request of ``size``."""
-    return align_up(max(size, 1), BLOCK)
-
-
-def held(snapshot: Snapshot, device: int) -> Held:
-    """Return what ``device``'s allocator held as the snapshot was taken."""
-    blocks = snapshot.blocks
-    segments = [segment for segment in snapshot.segments if segment.device == device]
-    mine = [row for segment in segments for row in segment.blocks]
-    used = [row for row in mine if blocks.state[row] == ALLOCATED]
-    waited = [row for row in mine if blocks.state[row] not in (ALLOCATED, INACTIVE)]
-    return Held(
-        reserved_bytes=sum(segment.size for segment in segments),
-        segments=len(segments),
-        allocated_bytes=sum(blocks.size[row] for row in used),
-        requested_bytes=sum(blocks.requested[row] for row in used),
-        pending_bytes=sum(blocks.size[row] for row in waited),
-    )
-
-
-def live_groups(snapshot: Snapshot, device: int) -> tuple[Group, ...]:
-    """Return the blocks in use as the snapshot was taken, largest first."""
-    blocks = snapshot.blocks
-    rows = (
-        (blocks.stack[row], blocks.requested[row])
-        for segment in snapshot.segments
-        if segment.device == device
-        for row in segment.blocks
-        if blocks.state[row] == ALLOCATED
-    )
-    return _grouped(rows)
-
-
 def history(snapshot: Snapshot, device: int) -> History | None:
     """Return what the history of ``device`` tells; ``None`` where no allocation was recorded."""
     rows = snapshot.rows_of(device)
@@ -156,7 +80,8 @@ def history(snapshot: Snapshot, device: int) -> History | None:
     events = snapshot.events
     lost = walk.lost_at_end(snapshot, device)
     alive = _alive_at(snapshot, rows, walk.peak_event)
-    at_peak = _grouped((events.stack[row], events.size[row]) for row in alive)
+    pairs = ((events.stack[row], events.size[row]) for row in alive)
+    at_peak = grouped(pairs, divisions_of(snapshot))
     peak = walk.peak + older
     return History(
         events=len(rows),
@@ -187,6 +112,7 @@ class _Walk:
 
     def __init__(self, snapshot: Snapshot, rows: range) -> None:
         self._events, self._rows = snapshot.events, rows
+        self._divisions = divisions_of(snapshot)
         self.alive: dict[int, int] = {}  # address → row that allocated it
         self._given: set[int] = set()  # addresses given back and not completed
         self.allocations = self.earlier = self.own = 0
@@ -218,13 +144,13 @@ class _Walk:
     def older_at_end(self, snapshot: Snapshot, device: int) -> int:
         """Return the bytes that were live when the history began."""
         rows = self._older_rows(snapshot, device)
-        return sum(rounded(snapshot.blocks.requested[row]) for row in rows) + self.freed_older
+        return sum(self._block(snapshot.blocks.requested[row]) for row in rows) + self.freed_older
 
     def lost_at_end(self, snapshot: Snapshot, device: int) -> int:
         """Return the bytes in use that were recorded and are not in the history."""
         blocks = snapshot.blocks
         rows = self._older_rows(snapshot, device)
-        return sum(rounded(blocks.requested[row]) for row in rows if blocks.stack[row])
+        return sum(self._block(blocks.requested[row]) for row in rows if blocks.stack[row])
 
     def _older_rows(self, snapshot: Snapshot, device: int) -> list[int]:
         blocks = snapshot.blocks
@@ -236,6 +162,9 @@ class _Walk:
             if blocks.state[row] == ALLOCATED and blocks.address[row] not in self.alive
         ]
 
+    def _block(self, size: int) -> int:
+        return round_request(size, self._divisions)
+
     def _allocate(self, row: int, address: int, size: int) -> None:
         self._given.discard(address)
         lost = self.alive.get(address)
@@ -243,15 +172,15 @@ class _Walk:
             self._drop(self._events.size[lost])
         self.alive[address] = row
         self.allocations += 1
-        self.live += rounded(size)
-        self.own += rounded(size)
+        self.live += self._block(size)
+        self.own += self._block(size)
         self.working_set = max(self.working_set, self.own)
         if self.live > self.peak:
             self.peak, self.peak_event = self.live, row
 
     def _drop(self, size: int) -> None:
-        self.live -= rounded(size)
-        self.own -= rounded(size)
+        self.live -= self._block(size)
+        self.own -= self._block(size)
 
     def _free(self, action: int, address: int, size: int) -> None:
         if action == COMPLETED and address in self._given:
@@ -264,8 +193,8 @@ class _Walk:
             self._drop(self._events.size[row])
             return
         self.earlier += 1
-        self.live -= rounded(size)
-        self.freed_older += rounded(size)
+        self.live -= self._block(size)
+        self.freed_older += self._block(size)
 
     def _point(self, at: int) -> None:
         if at % self._stretch == 0:
@@ -282,12 +211,3 @@ def _alive_at(snapshot: Snapshot, rows: range, event: int) -> list[int]:
     walk = _Walk(snapshot, range(rows.start, event + 1))
     walk.run()
     return list(walk.alive.values())
-
-
-def _grouped(pairs: Iterator[tuple[int, int]]) -> tuple[Group, ...]:
-    """Group (stack, bytes asked for)."""
-    counts: dict[tuple[int, int], int] = {}
-    for pair in pairs:
-        counts[pair] = counts.get(pair, 0) + 1
-    groups = (Group(stack, size, count) for (stack, size), count in counts.items())
-    return tuple(sorted(groups, key=lambda group: group.nbytes, reverse=True))

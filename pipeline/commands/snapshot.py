@@ -17,7 +17,8 @@ from jobs.allocator.history import snapshot_steps, stated_settings
 from jobs.allocator.replay import Reserved, replay
 from jobs.record import read_records
 from jobs.snapshot.attribution import Sizes, attribute
-from jobs.snapshot.history import Group, Held, History, held, history, live_groups
+from jobs.snapshot.held import Group, Held, held, live_groups
+from jobs.snapshot.history import History, history
 from jobs.snapshot.read import read_snapshot
 from jobs.snapshot.stream import SnapshotError
 from jobs.snapshot.tables import HOST, Frame, Snapshot, Stacks

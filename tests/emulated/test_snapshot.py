@@ -16,11 +16,12 @@ from tests.jobs.snapshot_figures import check
 MIB = 2**20
 
 
-@pytest.mark.parametrize("conf", ["", EXPANDABLE])
+@pytest.mark.parametrize("conf", ["", EXPANDABLE, "roundup_power2_divisions:4"])
 def test_snapshots_have_torch_s_figures(conf: str, tmp_path: Path) -> None:
     """Reference: `torch.cuda.memory_stats` of the process that wrote them."""
-    written(tmp_path, CASES, conf)
-    for name in CASES:
+    names = CASES if "roundup" not in conf else ("python", "no_stacks")
+    written(tmp_path, names, conf)
+    for name in names:
         snapshot = read_snapshot(tmp_path / f"{name}.pickle")
         check(snapshot, json.loads((tmp_path / f"{name}.json").read_text()))
         past = history(snapshot, 0)

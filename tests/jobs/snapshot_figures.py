@@ -4,7 +4,9 @@ from typing import Any
 
 from jobs.allocator.history import snapshot_steps, stated_settings
 from jobs.allocator.replay import replay
-from jobs.snapshot.history import held, history
+from jobs.allocator.rules import round_request
+from jobs.snapshot.held import held
+from jobs.snapshot.history import history
 from jobs.snapshot.tables import Snapshot
 
 MIB = 2**20
@@ -16,7 +18,8 @@ def check(snapshot: Snapshot, told: dict[str, Any]) -> None:
     now = held(snapshot, 0)
     assert now.allocated_bytes == ended["allocated"]
     assert now.reserved_bytes == ended["reserved"]
-    assert now.pending_bytes == ended["active"] - ended["allocated"] == 70 * MIB
+    used = round_request(70 * MIB, stated_settings(snapshot.settings).divisions)
+    assert now.pending_bytes == ended["active"] - ended["allocated"] == used
     past = history(snapshot, 0)
     if past is None:
         return
@@ -29,13 +32,14 @@ def _check_whole(snapshot: Snapshot, began: dict[str, int], ended: dict[str, int
     past = history(snapshot, 0)
     assert past is not None
     assert past.baseline_bytes == began["allocated"]
-    assert [asked for asked, _ in past.ooms] == [200 * 2**30]
+    settings = stated_settings(snapshot.settings)
+    assert [asked for asked, _ in past.ooms] == [round_request(200 * 2**30, settings.divisions)]
     largest = past.at_peak[0]
     assert (largest.requested, largest.count) == (300 * MIB, 1)
-    replayed = replay(snapshot_steps(snapshot, 0), stated_settings(snapshot.settings))
+    replayed = replay(snapshot_steps(snapshot, 0), settings)
     assert replayed.allocated_peak_bytes == ended["allocated_peak"]
     assert replayed.peak_bytes == ended["reserved_peak"]
     assert replayed.end_bytes == ended["reserved"]
     # What a segment of fixed size keeps beyond a request of 1 MiB or more is allocated with it.
-    slack = 0 if snapshot.settings["expandable_segments"] else MIB * past.at_peak.__len__()
+    slack = 0 if settings.expandable else MIB * len(past.at_peak)
     assert 0 <= ended["allocated_peak"] - past.peak_bytes <= slack

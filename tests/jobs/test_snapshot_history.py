@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from snapshots import EVENT_KEYS, HERE, MIB, block, event, frame, read, segment, snapshot
 
+from jobs.allocator.rules import round_request as rounded
 from jobs.snapshot.attribution import Sizes, attribute, family_of
-from jobs.snapshot.history import Group, held, history, live_groups, rounded
+from jobs.snapshot.held import Group, held, live_groups
+from jobs.snapshot.history import history
 from jobs.snapshot.stream import SnapshotError
 from jobs.snapshot.tables import Frame, Snapshot
 from planner.local import localize
@@ -246,6 +248,6 @@ def test_the_innermost_known_frame_gives_the_family() -> None:
     layer = Frame("/b/megatron/core/transformer/moe/router.py", 3, "forward")
     assert family_of([Frame("/torch/nn/modules/module.py", 1, "_call"), kernel, layer]) == "experts"
     assert family_of([Frame("/torch/nn/modules/module.py", 1, "_call")]) is None
-    assert attribute([Group(0, 512, 2)], _read(snapshot([])).stacks, Sizes()) == {
+    assert attribute([Group(0, 512, 2, 512)], _read(snapshot([])).stacks, Sizes()) == {
         "unattributed": 1024
     }

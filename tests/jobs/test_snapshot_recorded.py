@@ -12,7 +12,8 @@ import pytest
 from snapshot_figures import check
 from snapshots import MIB
 
-from jobs.snapshot.history import held, history
+from jobs.snapshot.held import held
+from jobs.snapshot.history import history
 from jobs.snapshot.read import read_snapshot
 from jobs.snapshot.tables import HOST, Snapshot
 from pipeline.cli import main
