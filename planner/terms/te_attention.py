@@ -8,7 +8,7 @@ from planner.local import Local
 from planner.size import Size
 from planner.term import term
 
-RING = "Transformer Engine 2.13, AttnFuncWithCPAndKVP2P; live in tests/emulated/test_te_prices.py"
+RING = "Transformer Engine 2.13, AttnFuncWithCPAndKVP2P; live in tests/emulated/test_te.py"
 
 
 def exists(local: Local) -> bool:

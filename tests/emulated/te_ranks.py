@@ -187,8 +187,8 @@ def main() -> None:
             gradients = {}
             for engine in ("own", "te"):
                 requests = LONG if model in ("attention", "gated") else SHORT
-                rank_of = 0 if model == "trained" else 4
-                spec = spec_of(topology, MODELS[model], engine, requests, rank_of)
+                lora_rank = 0 if model == "trained" else 4
+                spec = spec_of(topology, MODELS[model], engine, requests, lora_rank)
                 figures, gradients[engine] = run(spec, rank, replicas)
                 both[engine] = figures | priced(spec, rank)
             both["distance"] = distance(gradients["te"], gradients["own"])
