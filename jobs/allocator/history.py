@@ -3,7 +3,7 @@
 import re
 from collections.abc import Hashable, Iterator, Mapping
 
-from jobs.allocator.rules import LARGE_SEGMENT, MIB, Settings
+from jobs.allocator.rules import LARGE_REQUEST, LARGE_SEGMENT, MIB, Settings
 from jobs.allocator.steps import Abandon, Ask, Empty, End, Finish, Step, Use
 from jobs.snapshot.tables import ACTIONS, ALLOCATED, Snapshot
 
@@ -15,8 +15,7 @@ NO_LIMIT = 2**62
 
 GIVEN_BACK = tuple(ACTIONS.index(name) for name in ("segment_free", "segment_unmap"))
 
-
-_MEGABYTES = re.compile(r"(large_segment_size|rounding)_mb:\s*(\d+)")
+_MEGABYTES = re.compile(r"(large_segment_size|rounding)_mb:\s*(\d{1,7})")
 """Settings that are stated in the text alone that was given (``max_non_split_rounding_mb``)."""
 
 
@@ -33,7 +32,7 @@ def stated_settings(stated: Mapping[str, object]) -> Settings:
     return Settings(
         expandable=stated.get("expandable_segments") is True,
         max_split_bytes=limit if isinstance(limit, int) and 0 < limit < NO_LIMIT else None,
-        large_segment_bytes=large or LARGE_SEGMENT,
+        large_segment_bytes=large if large > LARGE_REQUEST else LARGE_SEGMENT,
         max_slack_bytes=slack or None,
         divisions=tuple(n for n in steps if isinstance(n, int)),
     )

@@ -2,8 +2,8 @@
 
 From requests and their ends follow what is reserved from CUDA, and what of it is fragments. Each
 step names the function of ``CUDACachingAllocator.cpp`` that it follows; sizes are in
-`jobs.allocator.rules`. Left out: captured graphs, allocators of one's own, and sharing between
-processes.
+`jobs.allocator.rules`. Left out: captured graphs, private pools that serve others or split nothing
+(``use_on_oom``, ``no_split``), allocators of one's own, and sharing between processes.
 """
 
 from collections.abc import Hashable, Iterable

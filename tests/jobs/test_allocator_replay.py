@@ -93,5 +93,8 @@ def test_settings_are_read_from_what_a_snapshot_states() -> None:
     assert (found.max_split_bytes, found.expandable) == (64 * MIB, True)
     assert found.divisions == (2, 4)
     plain = stated_settings({})
+    senseless = {"PYTORCH_CUDA_ALLOC_CONF": f"large_segment_size_mb:{'9' * 5000}"}
+    assert stated_settings(senseless).large_segment_bytes == 9_999_999 * MIB
+    assert stated_settings({"PYTORCH_CUDA_ALLOC_CONF": "large_segment_size_mb:1"}) == plain
     assert plain == stated_settings({"max_split_size": -1, "PYTORCH_CUDA_ALLOC_CONF": ""})
     assert (plain.large_segment_bytes, plain.max_split_bytes) == (20 * MIB, None)
