@@ -58,6 +58,7 @@ def run(
     head_chunk: options.HeadChunk = 512,
     coefficients: options.Coefficients = "megatron-local",
     device: options.Device = None,
+    expandable: options.Expandable = False,
     held_tokens: options.HeldTokens = 0,
     as_json: options.AsJson = False,
     html: options.Html = None,
@@ -89,7 +90,7 @@ def run(
         )
         batch = _batch(topology, tokens, rank_tokens, requests)
         require_priced(pricer, batch)
-        plan = _decide(pricer, batch, capacity, held_tokens)
+        plan = _decide(pricer, batch, capacity, held_tokens, expandable=expandable)
         for path, text in _files(plan, html, report):
             write(path, text)
     except PlannerError as error:
@@ -102,17 +103,20 @@ def run(
     raise typer.Exit(FITS if plan.fits else DOES_NOT_FIT)
 
 
-def _decide(pricer: Pricer, batch: Batch, device: int | None, held_tokens: int) -> Plan:
+def _decide(
+    pricer: Pricer, batch: Batch, device: int | None, held_tokens: int, *, expandable: bool
+) -> Plan:
     """Decide with what a device has beside static bytes, the held buffer and the runtime."""
     rooms: list[int | None] = [None] * pricer.topology.world
     if device is not None:
         held = pricer.buffer_bytes(held_tokens)
         for price in pricer.price_ranks(batch, LiveState(held_tokens)):
             static = pricer.static(price.rank).resident_bytes
-            runtime = pricer.outside(static + price.bound_bytes).bound_bytes
-            rooms[price.rank] = max(0, device - static - held - runtime)
+            runtime = pricer.outside(static + price.bound_bytes, expandable=expandable)
+            rooms[price.rank] = max(0, device - static - held - runtime.bound_bytes)
     sample = MemorySample(room_bytes=tuple(rooms), held_tokens=held_tokens)
-    return Plan(pricer, batch, device, pricer.admit(batch, sample, allow_unpriced=True))
+    decision = pricer.admit(batch, sample, allow_unpriced=True)
+    return Plan(pricer, batch, device, decision, expandable)
 
 
 def _files(plan: Plan, html: Path | None, report: Path | None) -> list[tuple[Path, str]]:

@@ -121,6 +121,14 @@ Device = Annotated[
         help="name in conf/device, or an amount such as 80GiB",
     ),
 ]
+Expandable = Annotated[
+    bool,
+    typer.Option(
+        "--expandable",
+        rich_help_panel=ELSE,
+        help="PyTorch's allocator has expandable_segments:True, which loses less to fragments",
+    ),
+]
 HeldTokens = Annotated[
     int,
     typer.Option(

@@ -26,12 +26,15 @@ class Plan:
     decision
         As admission took it with what static bytes leave of the device, unpriced parts allowed:
         they are listed beside it.
+    expandable
+        Whether PyTorch's allocator has expandable segments.
     """
 
     pricer: Pricer
     batch: Batch
     device_bytes: int | None
     decision: Decision
+    expandable: bool = False
 
     @property
     def state(self) -> LiveState:
@@ -62,7 +65,8 @@ class Plan:
     @cached_property
     def outside(self) -> Outside:
         """What it holds outside PyTorch beside HybridEP's buffers (on a device)."""
-        return self.pricer.outside(self.static.resident_bytes + self.worst.bound_bytes)
+        inside = self.static.resident_bytes + self.worst.bound_bytes
+        return self.pricer.outside(inside, expandable=self.expandable)
 
     @property
     def fits(self) -> bool:

@@ -104,6 +104,20 @@ def test_json_has_every_figure_of_the_price(peakcast):
     assert plan["device_bytes"] == 81_559 * 2**20
 
 
+def test_expandable_segments_leave_more_room(peakcast):
+    """Law: the same plan on the same device, less what fragments take; the rest does not move."""
+    options = (*QWEN8, "--cp", 2, "--ep", 2, "--tokens", 90_000, "--device", "h200", "--json")
+    fixed, expandable = (
+        json.loads(peakcast("plan", *options, *more).stdout) for more in ((), ("--expandable",))
+    )
+    lost = [
+        {line["name"]: line["bound_bytes"] for line in plan["outside"]}["allocator.fragments"]
+        for plan in (fixed, expandable)
+    ]
+    assert expandable["room_bytes"] - fixed["room_bytes"] == lost[0] - lost[1] > 0
+    assert expandable["demand_bytes"] == fixed["demand_bytes"]
+
+
 def needed(peakcast, *options):
     """Return the least device that the batch fits on: it does, and one byte less does not."""
     plan = json.loads(peakcast("plan", *options, "--json").stdout)
