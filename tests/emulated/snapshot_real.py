@@ -22,6 +22,7 @@ CASES: dict[str, dict[str, Any]] = {
     "no_history": {"enabled": "state", "stacks": "python"},
     "cut": {"stacks": "python", "max_entries": 40},
     "pinned": {"stacks": "python", "record_pinned_host_memory": True},
+    "annotated": {"stacks": "python", "global_record_annotations": True},
 }
 """What `_record_memory_history` is told."""
 
@@ -38,7 +39,7 @@ def work() -> list[Any]:
     kept += [empty(1000 * n) for n in range(1, 30)]
     del kept[1], kept[2]
     pool = torch.cuda.MemPool()
-    with torch.cuda.use_mem_pool(pool):
+    with torch.cuda.use_mem_pool(pool), torch.profiler.record_function("in the pool"):
         kept += [empty(25 * MIB), pool]
         empty(50 * MIB)
     with contextlib.suppress(torch.OutOfMemoryError):
