@@ -52,7 +52,7 @@ def test_a_failed_cell_gives_exit_code_1_and_costs_no_other(command: Command) ->
     done = command(*TWO_CELLS, entry="killed")
     assert done.returncode == 1
     assert "rank 1 was killed by SIGKILL; log: " in done.stdout
-    assert "failed: ep2_cp1 random both" in done.stdout
+    assert "failed: ep2_cp1 random: rank 1" in done.stdout
     again = command(*TWO_CELLS)
     assert again.returncode == 0
     assert again.stdout.count("start ") == 1, "the cell that had succeeded stays recorded"
@@ -62,7 +62,7 @@ def test_a_refused_cell_is_named_and_gives_exit_code_0(command: Command) -> None
     """Reference: the exit codes in --help; the stub's reason holds both numbers."""
     done = command(*ONE_CELL, entry="refused")
     assert done.returncode == 0
-    assert "refused: ep2_cp1 random both" in done.stdout
+    assert "refused: ep2_cp1 random: rank 0" in done.stdout
     assert "the batch needs 110 MiB, the room is 10 MiB" in done.stdout
 
 
