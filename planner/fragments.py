@@ -25,12 +25,16 @@ class Fragments:
     nbytes: int
     source: str
 
+    def lost(self, call: int) -> Bytes:
+        """Return what is set aside for a call of so many bytes."""
+        return Bytes(call * self.permille // 1000 + self.nbytes)
+
     def usable(self, room: int) -> Bytes:
         """Return how much of ``room`` free bytes a call can count on."""
         return Bytes(max(0, (room - self.nbytes) * 1000 // (1000 + self.permille)))
 
 
-SOURCE = "docs/experiments/fragments.md: the lines above all drawn cells, rounded up"
+SOURCE = "docs/experiments/fragments.md: above all cells of two draws, rounded up"
 
 FIXED = Fragments(permille=300, nbytes=GIB // 4, source=SOURCE)
 EXPANDABLE = Fragments(permille=25, nbytes=GIB // 4, source=SOURCE)

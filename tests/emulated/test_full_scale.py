@@ -68,7 +68,7 @@ def room_of(unlimited) -> int:
 def test_a_call_that_is_admitted_runs(spec, unlimited, tmp_path) -> None:
     """Law: on the smallest device on which the planner admits the calls, they run."""
     bound = unlimited[0].planned.bound_bytes
-    room = bound + bound * FIXED.permille // 1000 + FIXED.nbytes + MIB
+    room = bound + FIXED.lost(bound) + MIB
     found = ran(spec, tmp_path, bytes=room_of(unlimited) + room)
     assert [record.outcome for record in found] == ["ok", "ok"]
     assert {record.planned.decision["verdict"] for record in found} == {"admit"}

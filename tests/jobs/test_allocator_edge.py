@@ -68,7 +68,7 @@ def test_what_is_set_aside_covers_the_edge(steps, settings) -> None:
     live = replay(steps).allocated_peak_bytes
     assert live > GIB
     kind = fragments_of(expandable=settings.expandable)
-    room = live + live * kind.permille // 1000 + kind.nbytes + 1
+    room = live + kind.lost(live) + 1
     assert kind.usable(room) >= live - 1
     assert least_device(steps, settings) <= room
 

@@ -22,9 +22,8 @@ def test_more_room_is_never_less_usable(kind: Fragments, room: int, more: int) -
 @given(call=bytes_)
 def test_a_call_fits_with_its_fragments(kind: Fragments, call: int) -> None:
     """Derivation: room for a call, its share and the constant is usable for all of the call."""
-    share = -(-call * kind.permille // 1000)
-    assert kind.usable(call + share + kind.nbytes) >= call
-    assert kind.usable(call + share + kind.nbytes - 2) <= call
+    assert kind.usable(call + kind.lost(call) + 1) >= call
+    assert kind.usable(call + kind.lost(call) - 1) <= call
 
 
 def test_expandable_segments_lose_less() -> None:
