@@ -46,7 +46,8 @@ def packed(layout: RequestLayout, device: torch.device) -> PackedSeqParams:
     """Return where requests begin over all ranks, as Transformer Engine is told.
 
     It cuts each request into ``2·degree`` chunks, of which a rank holds one from the front and one
-    from the back, as `RequestLayout` does; padding is part of a request.
+    from the back, as `RequestLayout` does. Padding is part of a request; told where padded ones
+    begin apart, it would compare the two in every layer and wait for the device.
     """
     starts = [0]
     for length in layout.lengths:
@@ -57,8 +58,6 @@ def packed(layout: RequestLayout, device: torch.device) -> PackedSeqParams:
         qkv_format="thd",
         cu_seqlens_q=cu_seqlens,
         cu_seqlens_kv=cu_seqlens,
-        cu_seqlens_q_padded=cu_seqlens,
-        cu_seqlens_kv_padded=cu_seqlens,
         max_seqlen_q=longest,
         max_seqlen_kv=longest,
     )

@@ -64,14 +64,21 @@ def _causal(mask: Any) -> bool:
     return mask.name == "NVTE_PADDING_CAUSAL_MASK"
 
 
-def forward(*args: Any) -> list[Tensor]:
-    """Answer to ``fused_attn_fwd``: output, log-sum-exp (T, heads, 1) fp32, random state."""
-    scale, mask = args[3], args[8]
-    cu_q, cu_kv, q, k, v, _, padded_q, padded_kv = args[12:20]
+def made_forward(*args: Any) -> list[Tensor]:
+    """Make what ``fused_attn_fwd`` returns: output, log-sum-exp (T, heads, 1), random state."""
+    q, v = args[14], args[16]
     out = torch.zeros(*q.shape[:2], v.shape[2], dtype=q.dtype, device=q.device)
     random = torch.zeros(2, dtype=torch.int64, device=q.device)
     log_sum = torch.empty(*q.shape[:2], 1, dtype=torch.float32, device=q.device)
-    into, sums, q, k, v = map(host, (out, log_sum, q, k, v))
+    return [out, log_sum, random]
+
+
+def forward(*args: Any) -> list[Tensor]:
+    """Answer to ``fused_attn_fwd``."""
+    scale, mask = args[3], args[8]
+    cu_q, cu_kv, q, k, v, _, padded_q, padded_kv = args[12:20]
+    results = made_forward(*args)
+    into, sums, q, k, v = map(host, (*results[:2], q, k, v))
     for rows, keys in _runs(cu_q, cu_kv, padded_q, padded_kv):
         parts = (_heads_first(x) for x in (q[rows], k[keys], v[keys]))
         part, part_sum = aten._scaled_dot_product_flash_attention_for_cpu(
@@ -79,16 +86,23 @@ def forward(*args: Any) -> list[Tensor]:
         )
         into[rows] = part[0].transpose(0, 1)
         sums[rows, :, 0] = part_sum[0].t()
-    return [out, log_sum, random]
+    return results
+
+
+def made_backward(*args: Any) -> list[Tensor | None]:
+    """Make what ``fused_attn_bwd`` returns: gradients of queries, keys and values; no others."""
+    grads = [torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in args[14:17]]
+    scratch = _workspace(*args[14:16])
+    del scratch  # it is there while the kernel runs
+    return [*grads, None, None]
 
 
 def backward(*args: Any) -> list[Tensor | None]:
-    """Answer to ``fused_attn_bwd``: gradients of queries, keys and values; no bias, no offset."""
+    """Answer to ``fused_attn_bwd``."""
     scale, mask = args[2], args[7]
     cu_q, cu_kv, q, k, v, out, grad, _, _, aux, padded_q, padded_kv = args[12:24]
-    grads = [torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
-    scratch = _workspace(q, k)
-    into = [host(x) for x in grads]
+    results = made_backward(*args)
+    into = [host(x) for x in results[:3]]
     q, k, v, out, grad, sums = map(host, (q, k, v, out, grad, aux[0]))
     for rows, keys in _runs(cu_q, cu_kv, padded_q, padded_kv):
         tensors = (grad[rows], q[rows], k[keys], v[keys], out[rows])
@@ -100,8 +114,7 @@ def backward(*args: Any) -> list[Tensor | None]:
         )
         for whole, part, where in zip(into, parts, (rows, keys, keys), strict=True):
             whole[where] = part[0].transpose(0, 1)
-    del scratch
-    return [*grads, None, None]
+    return results
 
 
 # The ring's helpers. ``cu`` are where each request begins among this rank's rows.
@@ -163,6 +176,9 @@ def correct_gradient(grad: Tensor, part: Tensor, cu: Tensor, *how: str) -> None:
             elif action == "add":
                 grad[rows] += source
 
+
+MADE = {"fused_attn_fwd": made_forward, "fused_attn_bwd": made_backward}
+"""Functions that only make their results, for a device that computes nothing."""
 
 FUNCTIONS = {
     "fused_attn_fwd": forward,

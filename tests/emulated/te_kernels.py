@@ -73,16 +73,28 @@ def _over_gloo(exchange: Callable[..., list[Any]]) -> Callable[..., list[_Waited
     return lambda *args: [_WaitedOnce(work) for work in exchange(*args[:-1], False)]
 
 
-def install() -> None:
-    """Replace them, in this process; `ImportError` where Transformer Engine is not installed."""
+def _left_alone(*args: Any) -> list[Tensor]:
+    """Grouped products into tensors that are there, not computed."""
+    return args[7]
+
+
+def install(computing: bool = True) -> None:
+    """Replace them, in this process; `ImportError` where Transformer Engine is not installed.
+
+    ``computing=False``: results are made and left as they are, on one rank.
+    """
     import transformer_engine.pytorch.triton.permutation as permutation
     import transformer_engine_torch as extension
     from transformer_engine.pytorch.attention.dot_product_attention import context_parallel as ring
 
     for name, run in te_permutation.KERNELS.items():
-        setattr(permutation, name, te_permutation.Launch(run))
+        launched = run if computing else te_permutation.nothing
+        setattr(permutation, name, te_permutation.Launch(launched))
     functions = {"generic_gemm": gemm, "te_general_grouped_gemm": grouped_gemm}
-    for name, function in (functions | te_fused_attention.FUNCTIONS).items():
+    functions |= te_fused_attention.FUNCTIONS
+    if not computing:
+        functions |= {"te_general_grouped_gemm": _left_alone} | te_fused_attention.MADE
+    for name, function in functions.items():
         if not hasattr(extension, name):
             raise ImportError(f"transformer_engine_torch has no {name}; these are of version 2.13")
         setattr(extension, name, function)

@@ -42,8 +42,8 @@ def _row_id_map(routing_map: Tensor, *args: Any) -> None:
     row_id_map[:, -1] = chosen.sum(1)
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    """Passes two and three: the first has written the map."""
+def nothing(*_: Any, **__: Any) -> None:
+    """Leave all as it is: so do passes two and three, since the first has written the map."""
 
 
 def _entries(row_id_map: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -98,8 +98,8 @@ def _sort_chunks(rows: Tensor, row_id_map: Tensor, probs: Any, *args: Any, **set
 
 KERNELS: dict[str, Run] = {
     "_row_id_map_pass_1_kernel": _row_id_map,
-    "_row_id_map_pass_2_kernel": _nothing,
-    "_row_id_map_pass_3_kernel": _nothing,
+    "_row_id_map_pass_2_kernel": nothing,
+    "_row_id_map_pass_3_kernel": nothing,
     "_permute_kernel": _permute,
     "_unpermute_kernel": _unpermute,
     "_make_chunk_sort_map_kernel": _chunk_sort_map,

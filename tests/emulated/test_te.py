@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
+from jobs.record import read_records, record_path
+from pipeline.gpu_cells import cells
 from tests.emulated.emulated import ROOT, RUN
 
 TIMEOUT = 280
 LIBRARY = 32 * 2**20 + 1024
 """A workspace of Transformer Engine on Hopper (``get_cublas_workspace_size_bytes``)."""
+
+FULL = (
+    *("model=qwen3_30b_a3b", "model.num_layers=4", "workload=even_16k", "calls=pair"),
+    "step.engine=te",
+)
 
 
 def environment() -> dict[str, str]:
@@ -66,7 +73,7 @@ def two(tmp_path_factory) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def cases(one, two) -> list[tuple[str, dict[str, Any]]]:
+def steps(one, two) -> list[tuple[str, dict[str, Any]]]:
     """Every case of every rank, with a name."""
     return [
         (
@@ -79,13 +86,13 @@ def cases(one, two) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def test_the_step_is_that_of_our_own_layers(cases) -> None:
+def test_the_step_is_that_of_our_own_layers(steps) -> None:
     """Reference: our own layers with the same weights: losses and rows.
 
     Where every token goes to every expert, so that rounding moves none, gradients too: of adapters
     beside frozen bases, and of all weights where there are none.
     """
-    for name, case in cases:
+    for name, case in steps:
         assert case["te"]["loss"] == pytest.approx(case["own"]["loss"], rel=2e-3), name
         assert sum(case["te"]["rows"]) == pytest.approx(sum(case["own"]["rows"]), rel=0.02), name
         if case["model"] in ("every expert", "trained"):
@@ -116,21 +123,21 @@ def test_checkpoints_fill_each_expert_s_parameter(one) -> None:
     assert one[0]["loaded"]
 
 
-def test_workspaces_are_there_before_the_first_call(cases) -> None:
+def test_workspaces_are_there_before_the_first_call(steps) -> None:
     """Reference: Transformer Engine makes one for each of four streams of grouped products, once.
 
     Our own layers ran before it, so that cuBLAS has its own already.
     """
-    assert cases[0][1]["te"]["workspace"] == 4 * LIBRARY
+    assert steps[0][1]["te"]["workspace"] == 4 * LIBRARY
 
 
-def test_prices_hold(cases) -> None:
+def test_prices_hold(steps) -> None:
     """Reference: live bytes of Transformer Engine's own tensors, against the planner.
 
     Where experts are the peak, within 1 %; where attention is, cuDNN's scratch is priced at what
     its graphs' sizes reach at most. Never above the bound; and every storage is some term's.
     """
-    for name, case in cases:
+    for name, case in steps:
         if case["topology"] == "ep2_cp1" or case["model"] == "trained":
             continue  # rows fall as they fall: see the next test; the table has frozen bases only
         seen = case["te"]
@@ -141,9 +148,9 @@ def test_prices_hold(cases) -> None:
         assert -0.01 <= seen["expected"] / seen["observed"] - 1 <= most, name
 
 
-def test_engines_differ_by_what_is_priced(cases) -> None:
+def test_engines_differ_by_what_is_priced(steps) -> None:
     """Reference: our own layers with the same rows, at the same peak: values that are copied."""
-    for name, case in cases:
+    for name, case in steps:
         if case["topology"] == "ep2_cp1" and not case["replicas"]:
             own, theirs = case["own"], case["te"]
             priced = theirs["expected"] - own["expected"]
@@ -151,9 +158,33 @@ def test_engines_differ_by_what_is_priced(cases) -> None:
             assert theirs["observed"] - own["observed"] == pytest.approx(priced, abs=small), name
 
 
-def test_each_term_of_attention_is_seen(cases) -> None:
+def test_full_size_on_the_real_allocator(tmp_path) -> None:
+    """Reference: Qwen3-30B-A3B cut to four layers, 16,384 tokens, computing nothing: the ledger's
+    figure and PyTorch's own, cold and warm; what a call before has left lies under the warm one."""
+    spec = cells("h200_single", *FULL)[0]
+    path = tmp_path / f"{spec.key}.json"
+    spec.write(path)
+    script = str(ROOT / "tests" / "emulated" / "te_full_scale.py")
+    command = [str(RUN), script, str(path), str(tmp_path)]
+    room = {"EMULATED_BYTES": str(139 * 2**30)}
+    done = subprocess.run(
+        command, env=environment() | room, capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    found, _ = read_records(record_path(tmp_path, spec.key, 0, 0))
+    assert [record.temperature for record in found] == ["cold", "warm"], done.stdout + done.stderr
+    for record in found:
+        seen, planned = record.observed, record.planned
+        device = seen.device
+        allocated = device["allocated_peak_bytes"] - device["allocated_before_bytes"]
+        assert seen.working_set_bytes == pytest.approx(planned.expected_bytes, rel=1e-4)
+        assert allocated + seen.held_over_bytes == pytest.approx(planned.expected_bytes, rel=0.005)
+        assert allocated + seen.held_over_bytes <= planned.bound_bytes
+        assert seen.unattributed_bytes == 0
+
+
+def test_each_term_of_attention_is_seen(steps) -> None:
     """Reference: the storages at the peak, by term: copied values, ring and gradients exactly."""
-    for name, case in cases:
+    for name, case in steps:
         if case["model"] != "attention":
             continue
         seen, planned = case["te"]["terms"], case["te"]["planned"]
