@@ -30,13 +30,14 @@ MERGED = {
     "residual.stream": ("router.input_gradient",),
     "router.scores": ("router.gate_gradient", "router.score_gradient"),
     "adapters.gradients": ("adapters.layer_gradients",),
+    "experts.dispatched_inputs": ("dispatch.returned",),
 }
 """Terms that the ledger counts under another's name, where their tensors look alike."""
 
 SAME = 0.02
 """What rounding to blocks, whole rows and bounds in a declaration may make of a ratio."""
 
-TELLING = ("dispatcher", "cp", "shared_gate", "linear_attention")
+TELLING = ("dispatcher", "cp", "ep", "shared_gate", "linear_attention")
 """Facts that may tell classes of traces apart, most telling first."""
 
 

@@ -20,6 +20,7 @@ FACTS: Mapping[str, Callable[[Local], object]] = {
     "adapters": lambda local: "all" if local.dense_adapters else "experts",
     "shared_gate": lambda local: local.shared_gate,
     "gated_attention": lambda local: local.gated_attention,
+    "wide_queries": lambda local: local.num_heads >= local.cp * local.num_kv_heads,
     "linear_attention": lambda local: local.linear_attention is not None,
     "dense_layers": lambda local: local.dense_layers > 0,
     "moe_layers": lambda local: local.moe_layers > 0,

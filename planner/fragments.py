@@ -36,7 +36,7 @@ class Fragments:
 
 SOURCE = "docs/experiments/fragments.md: above all cells of two draws, rounded up"
 
-FIXED = Fragments(permille=300, nbytes=GIB // 4, source=SOURCE)
+FIXED = Fragments(permille=300, nbytes=GIB * 3 // 8, source=SOURCE)
 EXPANDABLE = Fragments(permille=25, nbytes=GIB // 4, source=SOURCE)
 
 

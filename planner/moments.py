@@ -29,6 +29,7 @@ class Moment(StrEnum):
     BACKWARD_HEAD = "backward_head"
     RECOMPUTE_FC1 = "recompute_fc1"
     RECOMPUTE_FC2 = "recompute_fc2"
+    RECOMPUTE_COMBINE = "recompute_combine"
     BACKWARD_ROUTER = "backward_router"
     BACKWARD_MIXER = "backward_mixer"
     BACKWARD_LAYER = "backward_layer"
@@ -61,6 +62,7 @@ _WHERE = {
     Moment.BACKWARD_HEAD: "the head (a chunk of it), in backward",
     Moment.RECOMPUTE_FC1: "a layer recomputed in backward, at the adapter sum of FC1",
     Moment.RECOMPUTE_FC2: "a layer recomputed in backward, at the adapter sum of FC2",
+    Moment.RECOMPUTE_COMBINE: "a layer recomputed in backward, where combined rows meet the stream",
     Moment.BACKWARD_ROUTER: "a layer's backward, at the gradients of the router's gate",
     Moment.BACKWARD_MIXER: "a layer's backward, at the gradients of attention",
     Moment.BACKWARD_LAYER: "a layer's backward, with every microbatch in flight kept",

@@ -13,17 +13,22 @@ from planner.step import Step
 from planner.topology import Topology
 
 LAYER = r"decoder\.layers\.\d+\."
+ANY = ".*"
+COMBINED = r"add\.Tensor|peakcast\.unpermute"
+"""Makes the tokens that come back: summed with the shared expert's, or unpermuted without one."""
+
 PLACES = (
-    (Moment.FORWARD_FC1, "forward", LAYER + r"mlp\.experts\.fc1"),
-    (Moment.FORWARD_FC2, "forward", LAYER + r"mlp\.experts\.fc2"),
-    (Moment.FORWARD_HEAD, "forward", "head"),
-    (Moment.BACKWARD_HEAD, "backward", "head"),
-    (Moment.RECOMPUTE_FC1, "recompute", LAYER + r"mlp\.experts\.fc1"),
-    (Moment.RECOMPUTE_FC2, "recompute", LAYER + r"mlp\.experts\.fc2"),
-    (Moment.BACKWARD_ROUTER, "backward", LAYER + r"mlp\.router"),
-    (Moment.BACKWARD_MIXER, "backward", LAYER + r"self_attention.*"),
+    (Moment.FORWARD_FC1, "forward", LAYER + r"mlp\.experts\.fc1", ANY),
+    (Moment.FORWARD_FC2, "forward", LAYER + r"mlp\.experts\.fc2", ANY),
+    (Moment.FORWARD_HEAD, "forward", "head", ANY),
+    (Moment.BACKWARD_HEAD, "backward", "head", ANY),
+    (Moment.RECOMPUTE_FC1, "recompute", LAYER + r"mlp\.experts\.fc1", ANY),
+    (Moment.RECOMPUTE_FC2, "recompute", LAYER + r"mlp\.experts\.fc2", ANY),
+    (Moment.RECOMPUTE_COMBINE, "recompute", LAYER + r"mlp", COMBINED),
+    (Moment.BACKWARD_ROUTER, "backward", LAYER + r"mlp\.router", ANY),
+    (Moment.BACKWARD_MIXER, "backward", LAYER + r"self_attention.*", ANY),
 )
-"""Phase and module of the allocations that a moment spans."""
+"""Phase, module and operator of the allocations that a moment spans."""
 
 BELOW_ALL = -2
 """Stands for the layer at hand once the call is over: every layer is passed, none receives."""
@@ -77,15 +82,16 @@ def _left(call: CallLedger) -> tuple[Allocation, ...]:
 
 def _fullest(call: CallLedger) -> dict[Moment, Allocation]:
     """Return, of each moment's allocations, the one after which most was live."""
-    places = [(moment, phase, re.compile(module)) for moment, phase, module in PLACES]
+    places = [(moment, phase, re.compile(m), re.compile(op)) for moment, phase, m, op in PLACES]
     highest: dict[Moment, int] = {}
     fullest: dict[Moment, Allocation] = {}
     for allocation, live in call.live_bytes():
-        for moment, phase, module in places:
+        for moment, phase, module, op in places:
             if (
                 allocation.phase == phase
                 and live > highest.get(moment, 0)
                 and module.fullmatch(allocation.module)
+                and op.fullmatch(allocation.op)
             ):
                 highest[moment], fullest[moment] = live, allocation
     return fullest

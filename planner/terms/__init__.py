@@ -56,6 +56,7 @@ TERMS: tuple[Term, ...] = (
     dispatch.permutation,
     dispatch.sort_index,
     dispatch.sent,
+    dispatch.returned,
     dispatch.handle,
     dispatch.probabilities,
     dispatch.held_over,

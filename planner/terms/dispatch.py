@@ -57,6 +57,17 @@ def sent(local: Local) -> Size:
 
 
 @term(
+    "dispatch.returned",
+    what="rows that came back to this rank, before they are summed into its tokens",
+    when=lambda local: _alltoall(local) and local.ep > 1,
+    source="trace: received by the second all-to-all",
+)
+def returned(local: Local) -> Size:
+    """(tokens x top-k, hidden) in the activation dtype."""
+    return Size(tokens=local.top_k * local.hidden * local.itemsize)
+
+
+@term(
     "dispatch.handle",
     what="HybridEP handle of the layer at hand",
     when=_hybridep,

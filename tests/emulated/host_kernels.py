@@ -146,7 +146,9 @@ def _to_host(x: Any) -> Any:
     if isinstance(x, torch.device):
         return torch.device("cpu")
     if isinstance(x, torch.Generator) and x.device.type == "cuda":
-        return torch.Generator().manual_seed(x.initial_seed())  # as if drawn from for the first time
+        return torch.Generator().manual_seed(
+            x.initial_seed()
+        )  # as if drawn from for the first time
     return x
 
 
@@ -156,7 +158,9 @@ def _device(args: Any, kwargs: Any) -> torch.device | None:
         if isinstance(leaf, Tensor) and leaf.device.type == "cuda":
             return leaf.device
         if isinstance(leaf, torch.device) and leaf.type == "cuda":
-            return torch.device("cuda", torch.cuda.current_device() if leaf.index is None else leaf.index)
+            return torch.device(
+                "cuda", torch.cuda.current_device() if leaf.index is None else leaf.index
+            )
     return None
 
 
@@ -169,9 +173,7 @@ def _needs_no_kernel(func: Any) -> bool:
     return bool(aliases) and all(a is not None and not a.is_write for a in aliases)
 
 
-def give_back(
-    func: Any, found: Any, args: Any, kwargs: Any, make: Callable[[Any], Any]
-) -> Any:
+def give_back(func: Any, found: Any, args: Any, kwargs: Any, make: Callable[[Any], Any]) -> Any:
     """Return an operator's results: the caller's own tensors where it wrote to them, else made."""
     schema = func._schema
     written = {

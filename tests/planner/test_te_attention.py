@@ -51,6 +51,7 @@ def test_moments_differ_by_its_tensors(cp: int) -> None:
     differs = {
         Moment.RECOMPUTE_FC1: saved,
         Moment.RECOMPUTE_FC2: saved,
+        Moment.RECOMPUTE_COMBINE: saved,
         Moment.BACKWARD_ROUTER: saved,
         Moment.BACKWARD_MIXER: ring + 2 * scratch,
     }
