@@ -15,7 +15,7 @@ import submitit
 from submitit.core.utils import pickle_load
 
 from jobs.completion import rank_is_complete, rank_records, record_failure
-from jobs.devices import visible_devices
+from jobs.cuda.visible import visible_devices
 from jobs.logs import log_path
 from jobs.private import require_own
 from jobs.record import RankRecord

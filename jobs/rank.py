@@ -109,7 +109,7 @@ def _run(
 def _ranks(spec: CellSpec, rank: int, world: int, rendezvous: str, snapshots: Path) -> Any:
     """Return what sets a rank up and tears it down, on the cell's backend."""
     if spec.backend == "cuda":
-        from jobs.cuda_rank import CudaRanks
+        from jobs.cuda.rank import CudaRanks
 
         return CudaRanks(spec, rank, world, rendezvous, snapshots)
     return (_FakeRank if spec.backend == "fake" else _Ranks)(spec, rank, world, rendezvous)

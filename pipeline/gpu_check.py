@@ -47,7 +47,7 @@ def main(overrides: Sequence[str]) -> int:
             return BAD_INPUT
         return compare(console, Path(overrides[1]))
     device = subprocess.run(
-        [sys.executable, "-m", "jobs.gpu"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "jobs.cuda.devices"], capture_output=True, text=True, check=False
     )
     if device.returncode == NO_DEVICE:
         _say(console, f"no CUDA device here: {device.stdout.strip()}")

@@ -12,7 +12,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test of this folder with what it needs."""
     for item in items:
         if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.needs("emulated"))
+            what = "transformer_engine" if item.path.name == "test_te.py" else "emulated"
+            item.add_marker(pytest.mark.needs(what))
 
 
 @pytest.fixture(autouse=True, scope="session")

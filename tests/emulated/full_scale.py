@@ -16,11 +16,12 @@ from jobs import rank
 
 def plan_ahead() -> None:
     """Let the CUDA rank route as planned and draw no weights."""
-    from jobs import cuda_live, cuda_rank
     from jobs.backend.fake import PlannedRouting
+    from jobs.cuda import live
+    from jobs.cuda import rank as cuda_rank
     from jobs.fake_live import plan_of
 
-    class PlannedLoop(cuda_live.CudaLoop):
+    class PlannedLoop(live.CudaLoop):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.routing = PlannedRouting(plan_of(self.spec), self.spec.topology, self.rank)

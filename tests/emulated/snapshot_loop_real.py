@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import torch
 
-from jobs import cuda_live
+from jobs.cuda import live
 
 
 def keep_histories(folder: Path, entries: int) -> list[str]:
     """Keep two calls' histories; of each call a tensor stays. Return what the loop says of them."""
-    cuda_live.HISTORY_ENTRIES = entries
-    loop = object.__new__(cuda_live.CudaLoop)
+    live.HISTORY_ENTRIES = entries
+    loop = object.__new__(live.CudaLoop)
     loop.spec = SimpleNamespace(meter=SimpleNamespace(snapshot=True))
     loop.snapshots = folder / str(entries)
     kept, told = [], []

@@ -24,8 +24,8 @@ def records(tmp_path_factory) -> list[RankRecord]:
 
     The device is the CPU, and what asks CUDA itself is answered by `Device`.
     """
-    from jobs import cuda_rank
     from jobs.backend import cpu
+    from jobs.cuda import rank as cuda_rank
     from jobs.live import RecordBase
 
     folder = tmp_path_factory.mktemp("cuda")

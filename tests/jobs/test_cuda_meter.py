@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from jobs.cuda_live import held_buffers, keep_within
+from jobs.cuda.live import held_buffers, keep_within
 from jobs.meter import cuda_device
 from jobs.meter.cuda import DeviceMeter, Probes, SetUp
 from jobs.meter.nvml import NvmlError, used_reader

@@ -1,4 +1,4 @@
-"""Say which CUDA devices torch sees: ``python -m jobs.gpu``; exit code 3 where there is none."""
+"""Say which CUDA devices torch sees: ``python -m jobs.cuda.devices``; exit code 3: none."""
 
 import json
 import sys

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.devices import visible_devices
+from jobs.cuda.visible import visible_devices
 from planner.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from jobs.backend import cuda
-from jobs.cuda_live import CudaLoop, current_buffers
+from jobs.cuda.live import CudaLoop, current_buffers
 from jobs.meter.cuda import DeviceMeter, SetUp
 from jobs.meter.cuda_device import open_device
 from jobs.meter.ledger import Ledger

@@ -1,0 +1,1 @@
+"""Ranks on CUDA devices: which devices, the rank, its live loop."""
