@@ -30,11 +30,11 @@ class Fragments:
         return Bytes(call * self.permille // 1000 + self.nbytes)
 
     def usable(self, room: int) -> Bytes:
-        """Return how much of ``room`` free bytes a call can count on."""
+        """Return how many of ``room`` bytes, free on the device or cached, a call can count on."""
         return Bytes(max(0, (room - self.nbytes) * 1000 // (1000 + self.permille)))
 
 
-SOURCE = "docs/experiments/fragments.md: above all cells of two draws, rounded up"
+SOURCE = "docs/experiments/fragments.md: above all cells drawn before, rounded up"
 
 FIXED = Fragments(permille=300, nbytes=GIB * 3 // 8, source=SOURCE)
 EXPANDABLE = Fragments(permille=25, nbytes=GIB // 4, source=SOURCE)

@@ -55,7 +55,8 @@ GROUPED = Interval(
 FRAGMENTS = Interval(
     100, 0, 360, "pith-train's 10 %; case M12: out of memory on 80 GB at a peak of 58.8 GB"
 )
-"""Thousandths of the bytes inside: rounding, and segments that cannot be reused."""
+"""Thousandths of the bytes inside, static ones included, over a whole run: rounding, and segments
+that cannot be reused. What a call that is about to run loses, `planner.fragments` says."""
 
 EXPANDABLE = Interval(20, 0, 60, "case M12: about 59 GB pass; case M29: reserved far nearer")
 """The same with expandable segments."""

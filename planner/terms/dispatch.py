@@ -13,6 +13,15 @@ def _hybridep(local: Local) -> bool:
     return local.dispatcher == "hybridep" and local.moe_layers > 0
 
 
+def _sends(local: Local) -> bool:
+    return _alltoall(local) and local.ep > 1
+
+
+def _own_rows(local: Local) -> Size:
+    """Rows of this rank's tokens, wherever their experts are."""
+    return Size(tokens=local.top_k * local.hidden * local.itemsize)
+
+
 def handle_bytes(local: Local) -> int:
     """Bytes of a HybridEP handle per slot of the group (ranks x tokens of the busiest).
 
@@ -48,23 +57,23 @@ def sort_index(_: Local) -> Size:
 @term(
     "dispatch.sent",
     what="this rank's rows as permuted to be sent, held until the experts are done",
-    when=lambda local: _alltoall(local) and local.ep > 1,
+    when=_sends,
     source="trace: Megatron's all-to-all dispatcher, whose caller holds them while experts run",
 )
 def sent(local: Local) -> Size:
     """(tokens x top-k, hidden) in the activation dtype."""
-    return Size(tokens=local.top_k * local.hidden * local.itemsize)
+    return _own_rows(local)
 
 
 @term(
     "dispatch.returned",
     what="rows that came back to this rank, before they are summed into its tokens",
-    when=lambda local: _alltoall(local) and local.ep > 1,
+    when=_sends,
     source="trace: received by the second all-to-all",
 )
 def returned(local: Local) -> Size:
     """(tokens x top-k, hidden) in the activation dtype."""
-    return Size(tokens=local.top_k * local.hidden * local.itemsize)
+    return _own_rows(local)
 
 
 @term(
