@@ -43,7 +43,7 @@ PLACES = (
     (Topology(dp=4, cp=2, ep=8), "hybridep"),
     (Topology(dp=8, ep=8), "alltoall"),
 )
-DRAWS = {"before": (1, 2), "afterwards": (3,)}
+DRAWS = {"before": (1, 2, 3), "afterwards": (4,)}
 """Seeds of the draws, by whether the planner's figures were set before or after them."""
 
 HEAD = """# Fragments: memory that is free and cannot be handed out
