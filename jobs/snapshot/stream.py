@@ -2,7 +2,9 @@
 
 from typing import BinaryIO
 
-CHUNK = 1 << 20
+CHUNK = 1 << 18
+"""Bytes read at a time; while the window moves on, three of these lie in memory."""
+
 SPARE = 16
 """Bytes that an opcode of fixed length may take, itself included."""
 

@@ -180,7 +180,7 @@ print(len(taken.events), len(taken.stacks.packed), peak() - before)
 """
 
 
-@pytest.mark.parametrize(("count", "depth"), [(20_000, 60), (120_000, 0)])
+@pytest.mark.parametrize(("count", "depth"), [(40_000, 60), (240_000, 0)])
 def test_memory_stays_within_twice_the_file(count: int, depth: int, tmp_path: Path) -> None:
     """Reference: the aim, twice the file's size; every stack differs, or there are none at all."""
     frames = [frame(f"/site-packages/package/module{i}.py", i) for i in range(2000)]
@@ -196,7 +196,7 @@ def test_memory_stays_within_twice_the_file(count: int, depth: int, tmp_path: Pa
     events, stacks, grown = map(int, done.stdout.split())
     assert events == count
     assert stacks == (count + 1 if depth else 1)
-    assert path.stat().st_size > 5 * MIB
+    assert path.stat().st_size > 10 * MIB
     assert grown < 2 * path.stat().st_size
 
 
