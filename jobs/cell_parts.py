@@ -67,12 +67,16 @@ class Workload:
     rank_tokens
         On the fake backend, instead of requests: tokens of each (dp, cp) rank, cp fastest, as a
         trainer has laid them out; they may be uneven.
+    gradients
+        Whether a call has a backward; without one it gives log-probabilities, as an evaluation or
+        a reference policy does.
     """
 
     name: str
     requests: tuple[int, ...] = ()
     rank_tokens: tuple[int, ...] = ()
     seed: int = 7
+    gradients: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "requests", tuple(self.requests))
@@ -85,8 +89,8 @@ class Workload:
     def batch(self) -> Batch:
         """Return the requests of one call as the planner has them."""
         if self.rank_tokens:
-            return Batch(rank_tokens=self.rank_tokens)
-        return Batch(requests=self.requests)
+            return Batch(rank_tokens=self.rank_tokens, gradients=self.gradients)
+        return Batch(requests=self.requests, gradients=self.gradients)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

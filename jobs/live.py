@@ -196,10 +196,13 @@ class LiveLoop:
 
     def _forward_backward(self, batch: LocalBatch, call: Call | None) -> float | None:
         """Run one child of a call; return its loss, where tensors have values."""
-        loss = self.model(batch)
+        gradients = self.spec.workload.gradients
+        with torch.set_grad_enabled(gradients):
+            loss = self.model(batch)
         if call is not None:
             call.forward_done()
-        loss.backward()
+        if gradients:
+            loss.backward()
         return self._value(loss.detach())
 
     def _batch(self, index: int, layout: Layout) -> LocalBatch:

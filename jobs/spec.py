@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 CAME_LATER = (
     ("step", "engine", "own"),
+    ("workload", "gradients", True),
     ("model", "rotary_channels", None),
     ("model", "rotary_base", 1_000_000),
 )

@@ -89,15 +89,16 @@ def sample_of(trace: Mapping[str, Any]) -> Sample:
         routing=routing_of(spec),
     )
     layout = lay_out(spec.workload.batch(), spec.topology)
-    work = pricer.figures(layout)[trace["rank"]].work
-    here = [term for term in TERMS if term.when(pricer.local)]
+    figures = pricer.figures(layout)[trace["rank"]]
+    work, local = figures.work, figures.compiled.local
+    here = [term for term in TERMS if term.when(local)]
     observed, unit = {}, {}
     for name, seen in trace["moments"].items():
         quantities = work.at(seen["layer"], work.rows)
         moment = Moment(name)
         observed[moment] = dict(seen["terms"])
-        unit[moment] = {term.name: _one_copy(term, pricer.local, quantities) for term in here}
-    return Sample(pricer.local, observed, unit)
+        unit[moment] = {term.name: _one_copy(term, local, quantities) for term in here}
+    return Sample(local, observed, unit)
 
 
 def _one_copy(term: Term, local: Local, quantities: Sequence[int]) -> int:
@@ -157,10 +158,11 @@ def table_text(
     """Return a coefficient table: the given one's rules, with the copies that were traced.
 
     Where classes have the same copies of a term there is one entry, else one for each class, told
-    apart by the first fact that can.
+    apart by the first fact that can. What the given table says of calls without gradients stays.
     """
     head = given_text[: given_text.index("[[copies]]")]
-    rest = [part for part in given_text.split("\n\n") if part.lstrip().startswith("[[unpriced]]")]
+    parts = given_text.split("\n\n")
+    rest = [part for part in parts if part.lstrip().startswith("[[unpriced]]")]
     lines = [_renamed(head, name, date)]
     traced = [
         (sample.local, {f.moment: f for f in found if f.term == term.name})
@@ -169,7 +171,9 @@ def table_text(
     ]
     for index, term in enumerate(TERMS):
         of_term = traced[index * len(classes) : (index + 1) * len(classes)]
-        lines += _entries(term, of_term, table)
+        without = [p for p in parts if f'"{term.name}"' in p and "gradients = [false]" in p]
+        only = "gradients = [true]" if without else ""
+        lines += [*_entries(term, of_term, table, only), *without]
     return "\n\n".join([*lines, *rest]) + "\n"
 
 
@@ -185,8 +189,12 @@ def _renamed(head: str, name: str, date: str) -> str:
 
 
 def _entries(
-    term: Term, traced: Iterable[tuple[Local, Mapping[Moment, Finding]]], table: Coefficients
+    term: Term,
+    traced: Iterable[tuple[Local, Mapping[Moment, Finding]]],
+    table: Coefficients,
+    only: str,
 ) -> list[str]:
+    """Return the entries of a term; ``only`` is a condition that all of them share."""
     groups: list[tuple[dict[str, float], list[Local]]] = []
     for local, found in traced:
         if not term.when(local):
@@ -204,7 +212,7 @@ def _entries(
                 break
         else:
             groups.append((at, [local]))
-    return [_entry(term, at, _when(index, groups)) for index, (at, _) in enumerate(groups)]
+    return [_entry(term, at, (_when(index, groups), only)) for index, (at, _) in enumerate(groups)]
 
 
 def _when(index: int, groups: Sequence[tuple[dict[str, float], list[Local]]]) -> str:
@@ -215,7 +223,7 @@ def _when(index: int, groups: Sequence[tuple[dict[str, float], list[Local]]]) ->
         values = [{FACTS[fact](local) for local in locals_} for _, locals_ in groups]
         if sum(map(len, values)) == len(set().union(*values)):
             listed = ", ".join(_toml(value) for value in sorted(values[index], key=str))
-            return f"when = {{ {fact} = [{listed}] }}\n"
+            return f"{fact} = [{listed}]"
     raise ValueError(f"no fact of {', '.join(TELLING)} tells the traced classes apart")
 
 
@@ -223,6 +231,8 @@ def _toml(value: object) -> str:
     return json.dumps(value)  # text, whole numbers and truth values read the same in TOML
 
 
-def _entry(term: Term, at: Mapping[str, float], when: str) -> str:
+def _entry(term: Term, at: Mapping[str, float], conditions: Iterable[str]) -> str:
+    facts = ", ".join(filter(None, conditions))
+    when = f"when = {{ {facts} }}\n" if facts else ""
     copies = ", ".join(f"{moment} = {number:g}" for moment, number in at.items())
     return f'[[copies]]\nterm = "{term.name}"\n{when}at = {{ {copies} }}\nsource = "trace"'

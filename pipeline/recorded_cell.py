@@ -16,7 +16,7 @@ from planner.batch import Batch
 from planner.coefficients import Coefficients
 from planner.compiled import TermCompiler
 from planner.errors import ConfigError, PlannerError, TableError
-from planner.local import Local, localize
+from planner.local import Local
 from planner.moments import Moment, Phase
 from planner.pricer import Pricer, compile_pricer
 from planner.work import Work
@@ -140,7 +140,7 @@ def rank_kinds(spec: CellSpec, pricer: Pricer, batch: Batch) -> tuple[RankKind, 
         for temperature in ("cold", "warm")
     }
     return tuple(
-        RankKind(pricer.local, figures.work, int(figures.growth.expected), facts)
+        RankKind(figures.compiled.local, figures.work, int(figures.growth.expected), facts)
         for figures in pricer.figures(pricer.lay_out(batch))
     )
 
@@ -261,7 +261,8 @@ def candidates(identities: Iterable[str]) -> dict[str, Sighting]:
         ):
             label = f"{spec.topology_name} with {words}"
             if requests and step.lora_rank and label not in found and spec.topology.tp == 1:
-                one = _candidate(label, replace(spec, step=step), Batch(requests=requests))
+                batch = Batch(requests=requests, gradients=spec.workload.gradients)
+                one = _candidate(label, replace(spec, step=step), batch)
                 found |= {label: one} if one else {}
     return found
 
@@ -275,7 +276,7 @@ def _candidate(label: str, spec: CellSpec, batch: Batch) -> Sighting | None:
     return Sighting(
         label=label,
         facts={},
-        local=localize(spec.model, spec.topology, spec.step),
+        local=kind.local,
         work=kind.work,
         rows=kind.work.rows,
         seen=seen,

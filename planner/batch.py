@@ -29,6 +29,8 @@ class Batch:
     rank_tokens
         Instead: tokens of each (dp, cp) rank, cp fastest, where the trainer has laid them out
         itself (shards may be uneven). Such a batch cannot be split.
+    gradients
+        ``False``: no request needs gradients, as where log-probabilities alone are asked for.
 
     Attributes
     ----------
@@ -61,6 +63,7 @@ class Batch:
         tokens: int | None = None,
         requests: Sequence[int | Request] | None = None,
         rank_tokens: Sequence[int] | None = None,
+        gradients: bool = True,
     ) -> None:
         given = [x for x in (tokens, requests, rank_tokens) if x is not None]
         if len(given) != 1:
@@ -80,11 +83,12 @@ class Batch:
             require_int("Batch", f"rank_tokens[{index}]", length, least=0)
         prefixes, prefix_tokens = _number(sent) if full else ((), ())
         every = bool(full) and len(full) == len(sent)
+        forward_only = not gradients or (every and not any(r.gradient for r in full))
         object.__setattr__(self, "requests", lengths)
         object.__setattr__(self, "rank_tokens", laid)
         object.__setattr__(self, "prefixes", prefixes)
         object.__setattr__(self, "prefix_tokens", prefix_tokens)
-        object.__setattr__(self, "forward_only", every and not any(r.gradient for r in full))
+        object.__setattr__(self, "forward_only", forward_only)
         object.__setattr__(self, "headless", every and all(r.targets == 0 for r in full))
 
     @property

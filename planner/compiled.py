@@ -36,7 +36,13 @@ class Stage(NamedTuple):
 
 
 class Compiled:
-    """The stages of one rank under one table, and what the table leaves out."""
+    """The stages of one rank under one table, and what the table leaves out.
+
+    Parameters
+    ----------
+    local
+        What the rank holds.
+    """
 
     __slots__ = (
         "_foldings",
@@ -46,6 +52,7 @@ class Compiled:
         "_unpriced",
         "layers",
         "linear_layers",
+        "local",
         "moments",
         "stages",
         "unpriced_parts",
@@ -56,15 +63,15 @@ class Compiled:
         stages: tuple[Stage, ...],
         unpriced: Callable[[], tuple[Unpriced, ...]],
         unpriced_parts: int,
-        layers: int,
-        linear_layers: frozenset[int],
+        local: Local,
     ) -> None:
         self.stages = stages
         self.unpriced_parts = unpriced_parts
         self._say_unpriced = unpriced
         self._unpriced: tuple[Unpriced, ...] | None = None
-        self.layers = layers
-        self.linear_layers = linear_layers
+        self.local = local
+        self.layers = local.layers
+        self.linear_layers = local.linear_layers
         self.moments = tuple(stage.moment for stage in stages)
         self._foldings: dict[tuple[bool, bool, int, Even | None], Folding] = {}
         self._forms: dict[Folding, Forms] = {}
@@ -208,9 +215,7 @@ class TermCompiler:
         def unpriced() -> tuple[Unpriced, ...]:
             return (*notes, *[self._unpriced(term, local) for term in missing])
 
-        return Compiled(
-            stages, unpriced, len(notes) + len(missing), local.layers, local.linear_layers
-        )
+        return Compiled(stages, unpriced, len(notes) + len(missing), local)
 
     def _choose(self, local: Local, facts: tuple[object, ...]) -> Here:
         """Choose the entry of every term that holds under a rank's facts."""

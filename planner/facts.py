@@ -27,6 +27,7 @@ FACTS: Mapping[str, Callable[[Local], object]] = {
     "device": lambda local: "cuda" if local.on_device else "cpu",
     "latent_attention": lambda local: local.latent_attention is not None,
     "engine": lambda local: local.engine,
+    "gradients": lambda local: local.gradients,
 }
 
 

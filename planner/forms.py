@@ -49,6 +49,11 @@ class Side(NamedTuple):
     def stages(self, counts: Counts) -> tuple[list[int], tuple[int, ...]]:
         """Return the bytes of each stage at its fullest layer, and that layer (the first)."""
         parts, layers = self.parts, self.layers
+        if self.spans is None and len(counts) == 3:  # the usual call, in one pass
+            _, tokens, requests = counts
+            return [
+                -((once + a * tokens + b * requests) // parts) for once, a, b in self.forms
+            ], layers
         values = _evaluate(self.forms, counts)
         if self.spans is not None:
             lowest = [min(values[start:end]) for start, end in self.spans]

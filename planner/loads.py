@@ -1,11 +1,12 @@
 """Loads: which ranks of a layout are alike, and what the call brings to each kind of them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from planner.batch import Batch, Layout, lay_out
 from planner.coefficients import Coefficients
-from planner.compiled import Compiled, whole
+from planner.compiled import Compiled, TermCompiler, whole
 from planner.figures import Figures, Growth
 from planner.folding import Even, Folding
 from planner.hybridep import buffer_bytes, growth_bytes, near_balanced_tokens, padded_tokens
@@ -47,15 +48,16 @@ class Loader:
         self,
         local: Local,
         topology: Topology,
-        table: Coefficients,
-        compiled: Compiled,
+        terms: TermCompiler,
         shares: tuple[RankShares, ...],
         allowance: float | None = None,
     ) -> None:
         self.local = local
         self.topology = topology
-        self.table = table
-        self.compiled = compiled
+        self.table = table = terms.table
+        self.compiled = terms.compile(local)
+        self._terms = terms
+        self._without_gradients: Compiled | None = None
         self.shares = shares if local.ep > 1 and shares[0] is not BALANCED else None
         self.world = topology.world
         # at EP1 every pair of a rank stays on it, so that nothing is allowed for
@@ -131,12 +133,13 @@ class Loader:
             ),
         )
         kind = even, accumulating, forward_only
+        compiled = self._scored() if forward_only else self.compiled
         if self._folded_for != kind:
             margin = self.table.margin_milli
-            self._folding = self.compiled.folding(accumulating, forward_only, margin, even)
+            self._folding = compiled.folding(accumulating, forward_only, margin, even)
             self._folded_for = kind
         return Figures(
-            self.compiled,
+            compiled,
             work,
             self.table.margin_milli,
             self._growth(layout.longest, tokens, tokens, held),
@@ -220,7 +223,14 @@ class Loader:
 
     def _figures(self, work: Work, growth: Growth) -> Figures:
         beside = self._beside(work)
-        return Figures(self.compiled, work, self.table.margin_milli, growth, beside)
+        compiled = self._scored() if work.forward_only else self.compiled
+        return Figures(compiled, work, self.table.margin_milli, growth, beside)
+
+    def _scored(self) -> Compiled:
+        """Return the stages of a call without a backward; made when first asked for."""
+        if self._without_gradients is None:
+            self._without_gradients = self._terms.compile(replace(self.local, gradients=False))
+        return self._without_gradients
 
     def _beside(self, work: Work) -> int:
         """Return the bytes of the bound beside the margin."""

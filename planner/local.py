@@ -24,7 +24,7 @@ class Local:
     ``sp`` is the degree that divides the stream along the sequence: tp, or 1; ``received`` counts
     the virtual stages that another pipeline rank sends their input.
     ``dense_adapter_width`` is inputs and outputs of a layer's dense adapters, the mean over this
-    rank's layers; 0 where there are none.
+    rank's layers; 0 where there are none. ``gradients``: whether the call has a backward.
     """
 
     layers: int
@@ -87,6 +87,7 @@ class Local:
     offload_activations: bool
     fp8: bool
     engine: str
+    gradients: bool
 
     @property
     def dense_adapters(self) -> bool:
@@ -197,6 +198,7 @@ def localize(model: Model, topology: Topology, step: Step, pp_rank: int = 0) -> 
         offload_activations=step.offload_activations,
         fp8=step.fp8,
         engine=step.engine,
+        gradients=True,
     )
 
 

@@ -21,8 +21,10 @@ class Moment(StrEnum):
     """A place in the step, named by phase and stage; `where` says which."""
 
     FORWARD_FLOOR = "forward_floor"
+    FORWARD_MIXER = "forward_mixer"
     FORWARD_FC1 = "forward_fc1"
     FORWARD_FC2 = "forward_fc2"
+    FORWARD_COMBINE = "forward_combine"
     FORWARD_LAYER = "forward_layer"
     FORWARD_HEAD = "forward_head"
     RETAINED = "retained"
@@ -54,8 +56,10 @@ class Moment(StrEnum):
 
 _WHERE = {
     Moment.FORWARD_FLOOR: "no stage of its own: a lower estimate that stands beside the others",
+    Moment.FORWARD_MIXER: "attention of a layer, in forward",
     Moment.FORWARD_FC1: "the routed experts' first projection and its adapter sum, in forward",
     Moment.FORWARD_FC2: "the routed experts' second projection and its adapter sum, in forward",
+    Moment.FORWARD_COMBINE: "a layer's forward, where combined rows meet the stream",
     Moment.FORWARD_LAYER: "the last layer's forward, with every microbatch in flight kept",
     Moment.FORWARD_HEAD: "the log-probability head (a chunk of it), in forward",
     Moment.RETAINED: "forward has returned; nothing of backward has begun",

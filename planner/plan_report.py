@@ -233,7 +233,7 @@ def _child(child: Child) -> dict[str, Any]:
 def batch_from_plain(data: Mapping[str, Any]) -> Batch:
     """Return the batch of `to_plain`; raises `ConfigError` for one that cannot be."""
     if data["rank_tokens"]:
-        return Batch(rank_tokens=data["rank_tokens"])
+        return Batch(rank_tokens=data["rank_tokens"], gradients=not data["forward_only"])
     prefixes: dict[tuple[int, ...], Prefix] = {}
 
     def prefix(chain: "Sequence[int]") -> Prefix | None:

@@ -215,8 +215,7 @@ def compile_pricer(
     for pp_rank in range(topology.pp):
         there = localize(model, topology, step, pp_rank) if pp_rank else local
         shares = _shares(model, topology, step, routing, pp_rank)
-        folded = coefficients.compile(there)
-        loaders.append(Loader(there, stage, table, folded, shares, routing.allowance))
+        loaders.append(Loader(there, stage, coefficients, shares, routing.allowance))
     return Pricer(
         model, topology, step, table, routing, local, coefficients, compiled, tuple(loaders)
     )

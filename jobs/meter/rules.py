@@ -23,6 +23,7 @@ def rules(step: Step, topology: Topology) -> tuple[Rule, ...]:
         *stream_rules.RESIDUAL,
         *stream_rules.HEAD,
         *gdn_rules.GDN,
+        *(stream_rules.ATTENTION_FORWARD if step.recompute == "full" else ()),
         *(te_rules.attention(topology.cp) if step.engine == "te" else ()),
         *stream_rules.ATTENTION,
         *moe_rules.ROUTER,

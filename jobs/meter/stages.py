@@ -18,8 +18,10 @@ COMBINED = r"add\.Tensor|peakcast\.unpermute"
 """Makes the tokens that come back: summed with the shared expert's, or unpermuted without one."""
 
 PLACES = (
+    (Moment.FORWARD_MIXER, "forward", LAYER + r"self_attention.*", ANY),
     (Moment.FORWARD_FC1, "forward", LAYER + r"mlp\.experts\.fc1", ANY),
     (Moment.FORWARD_FC2, "forward", LAYER + r"mlp\.experts\.fc2", ANY),
+    (Moment.FORWARD_COMBINE, "forward", LAYER + r"mlp", COMBINED),
     (Moment.FORWARD_HEAD, "forward", "head", ANY),
     (Moment.BACKWARD_HEAD, "backward", "head", ANY),
     (Moment.RECOMPUTE_FC1, "recompute", LAYER + r"mlp\.experts\.fc1", ANY),

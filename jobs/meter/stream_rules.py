@@ -107,6 +107,19 @@ HEAD = (
     ),
 )
 
+ATTENTION_FORWARD = (
+    Rule(
+        term="attention.forward",
+        why="in forward, what attention of the layer at hand has made: nothing of it is kept where "
+        "the layer will be run again, or has no backward",
+        module=SELF_ATTENTION + r"(\..*)?",
+        phases=("forward",),
+        hand=("forward",),
+        least=0,
+    ),
+)
+"""Of layers that are recomputed."""
+
 ATTENTION = (
     Rule(
         term="attention.angles",

@@ -39,6 +39,7 @@ def run(
     tokens: options.Tokens = None,
     rank_tokens: options.RankTokens = None,
     requests: options.Requests = None,
+    forward_only: options.ForwardOnly = False,
     tp: options.Tp = 1,
     cp: options.Cp = 1,
     ep: options.Ep = 1,
@@ -88,7 +89,7 @@ def run(
             coefficients=table,
             routing=routed(routing, allowance),
         )
-        batch = _batch(topology, tokens, rank_tokens, requests)
+        batch = _batch(topology, tokens, rank_tokens, requests, gradients=not forward_only)
         require_priced(pricer, batch)
         plan = _decide(pricer, batch, capacity, held_tokens, expandable=expandable)
         for path, text in _files(plan, html, report):
@@ -130,7 +131,12 @@ def _files(plan: Plan, html: Path | None, report: Path | None) -> list[tuple[Pat
 
 
 def _batch(
-    topology: Topology, tokens: int | None, rank_tokens: str | None, requests: Path | None
+    topology: Topology,
+    tokens: int | None,
+    rank_tokens: str | None,
+    requests: Path | None,
+    *,
+    gradients: bool,
 ) -> Batch:
     """Return the batch that the options name.
 
@@ -142,10 +148,11 @@ def _batch(
     if sum(option is not None for option in (tokens, rank_tokens, requests)) != 1:
         raise ConfigError("give one of --tokens, --rank-tokens, --requests")
     if requests is not None:
-        return Batch(requests=read_requests(requests))
+        return Batch(requests=read_requests(requests), gradients=gradients)
     if rank_tokens is not None:
         try:
-            return Batch(rank_tokens=[int(part) for part in rank_tokens.split(",")])
+            shards = [int(part) for part in rank_tokens.split(",")]
+            return Batch(rank_tokens=shards, gradients=gradients)
         except ValueError as error:
             if isinstance(error, ConfigError):
                 raise
@@ -159,4 +166,5 @@ def _batch(
             f"give at least {topology.dp}"
         )
     share, more = divmod(tokens, topology.dp)
-    return Batch(requests=[share + (replica < more) for replica in range(topology.dp)])
+    lengths = [share + (replica < more) for replica in range(topology.dp)]
+    return Batch(requests=lengths, gradients=gradients)

@@ -40,6 +40,9 @@ CLASSES = (
 )
 """Dispatchers and topologies that are traced: each is a class of its own."""
 
+FORWARD_ONLY = CLASSES[3], CLASSES[5]
+"""Those that are traced without gradients as well, to compare: their copies are not solved for."""
+
 
 def run(
     model: Annotated[str, typer.Option(help="name in conf/model, or path of a config.json")],
@@ -68,8 +71,9 @@ def run(
         sizes = list(zip(layers, tokens, strict=True))
         traced = named_model(model)
         cells = [
-            list(_cells(traced, like, t, Step(dispatcher=d, adapters=adapters), sizes))
-            for d, t in CLASSES
+            list(_cells(traced, like, t, Step(dispatcher=d, adapters=adapters), sizes, gradients))
+            for classes_, gradients in ((CLASSES, True), (FORWARD_ONLY, False))
+            for d, t in classes_
         ]
         traces = iter(_traced([cell for cells_ in cells for cell in cells_]))
         classes: list[tuple[Sample, list[Finding]]] = []
@@ -78,7 +82,7 @@ def run(
             classes.append((samples[0], findings(samples, table)))
             _show(console, of_class[0], classes[-1][1])
         today = datetime.now(UTC).date().isoformat()
-        text = table_text(classes, table, source, name=out.stem, date=today)
+        text = table_text(classes[: len(CLASSES)], table, source, name=out.stem, date=today)
         write(out, text)
         Coefficients.load(str(out))  # raises where it does not hold together
     except PlannerError as error:
@@ -88,7 +92,12 @@ def run(
 
 
 def _cells(
-    model: Model, like: str, topology: Topology, step: Step, sizes: list[tuple[int, int]]
+    model: Model,
+    like: str,
+    topology: Topology,
+    step: Step,
+    sizes: list[tuple[int, int]],
+    gradients: bool,
 ) -> Iterator[CellSpec]:
     for layers, tokens in sizes:
         yield CellSpec(
@@ -97,7 +106,9 @@ def _cells(
             topology_name=topology_name(topology),
             step=step,
             weights=Weights(name="even"),
-            workload=Workload(name="even", requests=(tokens * topology.cp,) * topology.dp),
+            workload=Workload(
+                name="even", requests=(tokens * topology.cp,) * topology.dp, gradients=gradients
+            ),
             calls=Calls(name="pair", measured=2),
             meter=Meter(allow_unpriced=True, ranks=(0,)),
             backend="fake",
@@ -122,7 +133,8 @@ def _traced(cells: list[CellSpec]) -> list[dict[str, object]]:
 def _show(console: Console, cell: CellSpec, found: list[Finding]) -> None:
     """Print where the traces and the given table part, or that they do not."""
     parting = [f for f in found if not f.agrees]
-    title = f"{cell.topology_name} {cell.step.dispatcher}: {len(found) - len(parting)} of "
+    kind = "" if cell.workload.gradients else " without gradients"
+    title = f"{cell.topology_name} {cell.step.dispatcher}{kind}: {len(found) - len(parting)} of "
     console.print(f"{title}{len(found)} copies as in {cell.coefficients}", markup=False)
     if not parting:
         return

@@ -25,6 +25,10 @@ Requests = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="JSON: lengths, or requests with shared prefixes"),
 ]
+ForwardOnly = Annotated[
+    bool,
+    typer.Option("--forward-only", help="no request needs gradients: log-probabilities alone"),
+]
 Tp = Annotated[int, _degree("tensor parallel")]
 Cp = Annotated[int, _degree("context parallel")]
 Ep = Annotated[int, _degree("expert parallel")]

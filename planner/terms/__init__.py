@@ -4,6 +4,7 @@ from planner.term import Term
 from planner.terms import (
     adapters,
     attention,
+    attention_forward,
     beyond,
     dispatch,
     experts,
@@ -34,6 +35,7 @@ TERMS: tuple[Term, ...] = (
     attention.rotary,
     attention.statistics,
     attention.angles,
+    attention_forward.attention_forward,
     te_attention.values,
     te_attention.ring_keys,
     te_attention.ring_queries,

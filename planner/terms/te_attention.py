@@ -49,8 +49,13 @@ def ring_queries(local: Local) -> Size:
     return Size(attention_tokens=local.query_width * local.itemsize)
 
 
-def _steps(local: Local) -> int:
-    """Elements a token that the ring holds at the end of forward, beside what it is given."""
+def ring_elements(local: Local) -> int:
+    """Elements a token held at the end of forward, beside queries, keys and values as given.
+
+    Without a ring the values' copy and the output.
+    """
+    if local.cp == 1:
+        return local.query_width + local.kv_width
     return (local.cp + 1) * local.query_width + 2 * local.cp * local.kv_width
 
 
@@ -64,12 +69,17 @@ def _backward(local: Local) -> int:
     "attention.ring_steps",
     what="outputs of all steps of a long ring, and the keys and values received, kept in forward "
     "until the last step; here they are more than what its backward holds",
-    when=lambda local: exists(local) and local.cp > 1 and _steps(local) > _backward(local),
+    when=lambda local: (
+        exists(local)
+        and local.cp > 1
+        and local.gradients  # without, they are part of attention.forward
+        and ring_elements(local) > _backward(local)
+    ),
     source=RING,
 )
 def ring_steps(local: Local) -> Size:
     """(tokens, (cp + 1) query widths + 2 cp key widths) in the activation dtype."""
-    return Size(attention_tokens=_steps(local) * local.itemsize)
+    return Size(attention_tokens=ring_elements(local) * local.itemsize)
 
 
 def _scratch_bytes(local: Local) -> int:

@@ -65,12 +65,13 @@ def test_the_derived_table_has_the_copies_written_by_hand(derived, topology):
 @pytest.mark.parametrize("topology", CLASSES, ids=str)
 def test_the_derived_table_prices_alike(derived, topology):
     """Second implementation: the same batch under the table written by hand."""
-    batch = Batch(requests=(4096,) * 8)
-    expected = [
-        compile_pricer(MODEL, topology, Step(), coefficients=table).price(batch).expected_bytes
-        for table in (str(derived), "megatron-local")
-    ]
-    assert expected[0] == expected[1]
+    for gradients in (True, False):
+        batch = Batch(requests=(4096,) * 8, gradients=gradients)
+        expected = [
+            compile_pricer(MODEL, topology, Step(), coefficients=table).price(batch).expected_bytes
+            for table in (str(derived), "megatron-local")
+        ]
+        assert expected[0] == expected[1]
 
 
 @pytest.mark.parametrize(

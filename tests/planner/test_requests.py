@@ -6,9 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner import Batch, ConfigError, Moment, Phase, Step, Topology, compile_pricer, lay_out
+from planner import (
+    Batch,
+    ConfigError,
+    MemorySample,
+    Moment,
+    Phase,
+    Step,
+    Topology,
+    compile_pricer,
+    lay_out,
+)
 from planner.plain import to_plain
-from planner.plan_report import batch_from_plain
+from planner.plan_report import PlanReport, batch_from_plain
+from planner.replay import replay
 from planner.requests import Prefix, Request, read_requests, requests_of
 from tests.conftest import qwen
 
@@ -68,18 +79,33 @@ def test_sharing_never_costs_tokens(prefix, own, count):
     assert batch.logical_tokens == count * (prefix + own)
 
 
-@pytest.mark.parametrize("table", ["art-954", "megatron-local"])
-def test_without_gradients_nothing_is_kept_of_layers_that_are_over(table):
-    """By hand: forward keeps one boundary in place of one a layer, and there is no backward."""
+@pytest.mark.parametrize(("table", "held"), [("art-954", 1), ("megatron-local", 2)])
+def test_without_gradients_nothing_is_kept_of_layers_that_are_over(table, held):
+    """By hand: forward holds one input in place of one a layer, and there is no backward.
+
+    The published planner counts the layer's own; forward's caller holds the first layer's as well.
+    """
     model = qwen(num_layers=8)
     pricer = compile_pricer(model, Topology(), Step(), coefficients=table)
     trained = pricer.price(Batch(requests=[Request(tokens=4096)]))
     scored = pricer.price(Batch(requests=[Request(tokens=4096, gradient=False)]))
     boundary = 4096 * model.hidden * 2
-    kept = [p.terms_at(Moment.FORWARD_HEAD)["residual.boundaries"] for p in (trained, scored)]
-    assert kept == [8 * boundary, boundary]
+    kept = [p.terms_at(Moment.FORWARD_FC2)["residual.boundaries"] for p in (trained, scored)]
+    assert kept == [8 * boundary, held * boundary]
     assert all(moment.phase is not Phase.BACKWARD for moment in scored.moments)
     assert scored.demand_bytes < trained.demand_bytes
+
+
+def test_a_batch_without_gradients_is_one_of_requests_without():
+    """Law: tokens and shards that need no gradients are priced as requests that say so."""
+    pricer = compile_pricer(qwen(num_layers=4), Topology(), Step(), coefficients="megatron-local")
+    said = pricer.price(Batch(requests=[Request(tokens=4096, gradient=False)]))
+    assert pricer.price(Batch(tokens=4096, gradients=False)).moments == said.moments
+    laid = Batch(rank_tokens=[4096], gradients=False)
+    assert pricer.price(laid).expected_bytes == said.expected_bytes
+    decision = pricer.admit(laid, MemorySample.alike(1, None))
+    report = PlanReport.of(pricer, laid, decision)
+    assert replay(PlanReport.from_json(report.to_json())).same
 
 
 def test_a_mixed_batch_is_priced_as_if_all_had_gradients():

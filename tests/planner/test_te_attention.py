@@ -41,19 +41,25 @@ def test_moments_differ_by_its_tensors(cp: int) -> None:
     Saved: one rank's keys and values (at cp 1 the values alone, beside the keys that both hold),
     instead of those of all ranks. In backward its ring has two buffers of keys, values and the
     gradients of both, a step's gradients and those of queries summed; ours the gradients of all
-    ranks' keys and values. cuDNN's scratch is fp32.
+    ranks' keys and values. cuDNN's scratch is fp32. Forward is fullest at the rotary positions of
+    queries, at cp 4 where ours holds keys of all ranks; at its ring's last step, beside queries and
+    keys (projected, normed, turned), cp + 1 outputs and cp pairs of keys and values.
     """
     own, theirs = moments("own", cp), moments("te", cp)
     keys, queries = 2 * 4 * 128, 2 * 32 * 128
     scratch = 4 * (3 * 32 * 128 + 32)
     saved = keys if cp == 1 else 2 * keys - 2 * cp * keys
     ring = keys if cp == 1 else 12 * keys + queries - 4 * cp * keys
+    held = 3 * queries + 4 * keys
+    ours = max(5 * queries + 3 * keys + 2 * 2 * 128, held + 2 * cp * keys + queries + 4 * 32)
+    forward = 0 if cp == 1 else held + (cp + 1) * queries + 2 * cp * keys - ours
     differs = {
         Moment.RECOMPUTE_FC1: saved,
         Moment.RECOMPUTE_FC2: saved,
         Moment.RECOMPUTE_COMBINE: saved,
         Moment.BACKWARD_ROUTER: saved,
         Moment.BACKWARD_MIXER: ring + 2 * scratch,
+        Moment.FORWARD_MIXER: forward,
     }
     for moment, bytes_ in own.items():
         expected = bytes_ + TOKENS * differs.get(moment, 0)
