@@ -140,8 +140,9 @@ class CellSpec:
 
     @property
     def label(self) -> str:
-        """What people call the cell: topology, weights, calls."""
-        return f"{self.topology_name} {self.weights.name} {self.calls.name}"
+        """What people call the cell: topology, weights, what it leaves out, calls."""
+        left_out = "" if self.workload.gradients else "forward-only "
+        return f"{self.topology_name} {self.weights.name} {left_out}{self.calls.name}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from planner.batch import Batch, Layout, lay_out
-from planner.coefficients import Coefficients
 from planner.compiled import Compiled, TermCompiler, whole
 from planner.figures import Figures, Growth
 from planner.folding import Even, Folding

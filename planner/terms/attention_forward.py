@@ -28,7 +28,7 @@ def _gate(local: Local) -> int:
 
 
 def _copied_gate(local: Local) -> int:
-    """The gate, copied out of the projection where a key head has several queries'."""
+    """Width of the gate where it is copied out of the projection, past keys of several queries."""
     return _gate(local) if local.num_heads > local.num_kv_heads else 0
 
 
