@@ -23,6 +23,7 @@ from planner.facts import FACTS
 from planner.local import Local
 from planner.moments import Moment
 from planner.pricer import compile_pricer
+from planner.size import units
 from planner.term import Term
 from planner.terms import TERMS
 
@@ -97,12 +98,13 @@ def sample_of(trace: Mapping[str, Any]) -> Sample:
         quantities = work.at(seen["layer"], work.rows)
         moment = Moment(name)
         observed[moment] = dict(seen["terms"])
-        unit[moment] = {term.name: _one_copy(term, local, quantities) for term in here}
+        unit[moment] = {
+            term.name: sum(
+                size * quantities[place] for place, size in units(term.size(local), moment)
+            )
+            for term in here
+        }
     return Sample(local, observed, unit)
-
-
-def _one_copy(term: Term, local: Local, quantities: Sequence[int]) -> int:
-    return sum(size * count for size, count in zip(term.size(local), quantities, strict=True))
 
 
 def findings(samples: Sequence[Sample], table: Coefficients) -> list[Finding]:

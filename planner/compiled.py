@@ -11,7 +11,7 @@ from planner.forms import Forms, fold_stages
 from planner.lines import LineProgram
 from planner.local import Local
 from planner.moments import Moment
-from planner.size import QUANTITIES
+from planner.size import ALIKE, QUANTITIES, units
 from planner.term import Term
 from planner.terms import TERMS
 
@@ -200,13 +200,17 @@ class TermCompiler:
             if at is None:
                 missing.append(term)
                 continue
-            units = [(i, unit) for i, unit in enumerate(term.size(local)) if unit]
-            made: dict[int, LiveTerm] = {}  # one of each number of copies serves all moments
+            size = term.size(local)
+            if min(size) < 0:
+                raise TableError(f"a copy of {term.name} has negative bytes: {size}")
+            made: dict[tuple[int, Moment], LiveTerm] = {}  # one serves all moments that are alike
             for moment, copies in at.items():
-                one = made.get(copies)
+                kind = copies, ALIKE[moment]
+                one = made.get(kind)
                 if one is None:
-                    weights = tuple([(index, copies * unit) for index, unit in units])
-                    one = made[copies] = LiveTerm(term, copies, weights)
+                    each = units(size, moment)
+                    weights = tuple([(index, copies * unit) for index, unit in each])
+                    one = made[kind] = LiveTerm(term, copies, weights)
                 live.setdefault(moment, []).append(one)
         stages = tuple([_stage(moment, live[moment]) for moment in Moment if moment in live])
         if not stages:  # nothing of this step is in the table, and every part is said unpriced
@@ -272,8 +276,6 @@ def _stage(moment: Moment, live: list[LiveTerm]) -> Stage:
             total[index] += value
             if term.persists:
                 persistent[index] += value
-    if min(total) < 0:
-        raise TableError(f"bytes at {moment} are negative: a term's size must not be")
     return Stage(moment, _nonzero(total), _nonzero(persistent), tuple(live))
 
 

@@ -156,9 +156,7 @@ class Figures:
         for moment, total, _, _ in self._passed():
             if moment.phase not in PEAK_PHASES:
                 continue
-            for layer in fullest_layers(
-                moment, compiled.layers, work.forward_only, compiled.linear_layers
-            ):
+            for layer in fullest_layers(moment, compiled.layers, compiled.linear_layers):
                 if layer not in known:
                     known[layer] = work.at(layer, work.more_rows)
                 most = max(most, dot(total, known[layer]))

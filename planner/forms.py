@@ -108,22 +108,19 @@ def _evaluate(forms: Sequence[Form], counts: Counts) -> list[int]:
 
 
 def fullest_layers(
-    moment: Moment, layers: int, forward_only: bool, linear_layers: frozenset[int] = frozenset()
+    moment: Moment, layers: int, linear_layers: frozenset[int] = frozenset()
 ) -> tuple[int, ...]:
     """Layers at which ``moment`` can be fullest for equal rows; ``layers``: the call's end."""
     if moment is Moment.BETWEEN_CALLS:
         return (layers,)
-    return _ends(layers, forward_only, linear_layers)
+    return _ends(layers, linear_layers)
 
 
 @lru_cache(maxsize=4096)
-def _ends(layers: int, forward_only: bool, linear_layers: frozenset[int]) -> tuple[int, ...]:
-    found: set[int] = set() if forward_only else {layers - 1}
+def _ends(layers: int, linear_layers: frozenset[int]) -> tuple[int, ...]:
+    found = {layers - 1}
     for linear in (False, True):
         alike = [layer for layer in range(layers) if (layer in linear_layers) is linear]
-        if forward_only:
-            found.update(alike[:1])
-            continue
         if alike and alike[-1] == layers - 1:
             alike.pop()
         found.update(alike[:1] + alike[-1:])
@@ -145,7 +142,7 @@ def fold_stages(stages: Sequence[tuple[Moment, Weights, Weights]], folding: Fold
         if not (folding.forward_only and moment.phase is Phase.BACKWARD)
     ]
     at = {
-        moment: fullest_layers(moment, folding.layers, folding.forward_only, folding.linear_layers)
+        moment: fullest_layers(moment, folding.layers, folding.linear_layers)
         for moment, *_ in passed
     }
 

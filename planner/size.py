@@ -7,6 +7,8 @@ a count rises.
 
 from typing import NamedTuple
 
+from planner.moments import Moment, Phase
+
 
 class Size(NamedTuple):
     """Bytes per unit of each quantity, at one layer of one rank.
@@ -27,8 +29,11 @@ class Size(NamedTuple):
         Per layer whose parameters' gradients are live: those above the one at hand, whose backward
         is over, or all of them once an earlier child has left its own.
     tokens_reached, rows_reached, group_tokens_reached, tokens_passed, rows_passed, …
-        Per token, routed row and slot, counted once for each layer up to and with the one at hand
-        (reached), and for each layer above it (passed).
+        Per token, routed row and slot, counted once for each layer whose router has run, up to and
+        with the one at hand (reached), and for each layer above it whose backward is over (passed).
+    tokens_entered
+        Per token, once for each layer whose input is held: those up to and with the one at hand; in
+        a call without a backward the one at hand and the first, whose input forward's caller has.
     attention_tokens, linear_tokens, linear_requests
         Per local token where the layer at hand has attention, and where it has linear attention;
         per request of the replica where it has linear attention.
@@ -54,7 +59,40 @@ class Size(NamedTuple):
     attention_tokens: int = 0
     linear_tokens: int = 0
     linear_requests: int = 0
+    tokens_entered: int = 0
 
 
 QUANTITIES = Size._fields
 """Names of the quantities, in the order of `planner.work.Work`."""
+
+PASSED = frozenset(
+    QUANTITIES.index(name) for name in ("tokens_passed", "rows_passed", "group_tokens_passed")
+)
+REACHED = {
+    QUANTITIES.index(f"{name}_reached"): QUANTITIES.index(name)
+    for name in ("tokens", "rows", "group_tokens")
+}
+
+
+def _counted_as(moment: Moment) -> Moment:
+    if moment is Moment.FORWARD_MIXER:
+        return moment
+    return Moment.FORWARD_FLOOR if moment.phase is Phase.FORWARD else Moment.RETAINED
+
+
+ALIKE = {moment: _counted_as(moment) for moment in Moment}
+"""For each moment one at which sizes count the same: units are worked out once for both."""
+
+
+def units(size: Size, moment: Moment) -> list[tuple[int, int]]:
+    """Return what a size counts at a moment: place in `QUANTITIES` and bytes a unit, no zeros.
+
+    In forward no layer is passed, and at its mixer the one at hand is not reached yet.
+    """
+    counted = [(place, unit) for place, unit in enumerate(size) if unit]
+    if ALIKE[moment] is Moment.RETAINED:
+        return counted
+    counted = [(place, unit) for place, unit in counted if place not in PASSED]
+    if moment is Moment.FORWARD_MIXER:
+        counted += [(REACHED[place], -unit) for place, unit in counted if place in REACHED]
+    return counted

@@ -23,7 +23,7 @@ class Work(NamedTuple):
     accumulating
         Whether an earlier child of the same call has left gradients that this one adds to.
     forward_only
-        Whether no request needs gradients: nothing is kept of layers that are over.
+        Whether no request needs gradients, so that there is no backward.
     linear_layers
         Layers, counted on this rank, whose mixer is linear attention.
     """
@@ -53,8 +53,6 @@ class Work(NamedTuple):
         over = layer == self.layers
         linear = layer in self.linear_layers
         reached, passed = (0, self.layers) if over else (layer + 1, self.layers - layer - 1)
-        if self.forward_only and not over:
-            reached, passed, below = 1, self.layers - 1, at_hand
         return (
             1,
             self.tokens,
@@ -73,6 +71,7 @@ class Work(NamedTuple):
             0 if over or linear else self.tokens,
             self.tokens if linear else 0,
             self.requests if linear else 0,
+            self.tokens * (min(2, reached) if self.forward_only else reached),
         )
 
     def at(self, layer: int, rows: int | tuple[int, ...]) -> tuple[int, ...]:

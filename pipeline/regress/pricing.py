@@ -144,7 +144,7 @@ def quantities(work: Work, rows: Ints) -> Floats:
     base = np.array([work.at(layer, 0) for layer in range(work.layers + 1)], dtype=float)
     counts = np.repeat(base[None], len(rows), axis=0)
     mine = rows[:, : work.layers]
-    below = mine if work.forward_only else np.cumsum(mine, axis=1)
+    below = np.cumsum(mine, axis=1)
     total = mine.sum(axis=1)
     counts[:, :-1, HERE] = mine
     counts[:, :-1, BELOW] = below

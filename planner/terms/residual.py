@@ -7,14 +7,15 @@ from planner.term import term
 
 @term(
     "residual.boundaries",
-    what="saved input of each checkpointed layer whose backward is still to come",
+    what="saved input of each checkpointed layer whose backward is still to come; without a "
+    "backward, inputs that forward itself holds",
     when=lambda local: local.recompute == "full",
     persists=True,
     source="derivation: full uniform recompute keeps one (tokens, hidden) a layer",
 )
 def boundaries(local: Local) -> Size:
-    """(tokens, hidden) a layer reached, in the activation dtype."""
-    return Size(tokens_reached=local.hidden * local.itemsize)
+    """(tokens, hidden) a layer entered, in the activation dtype."""
+    return Size(tokens_entered=local.hidden * local.itemsize)
 
 
 @term(

@@ -110,7 +110,7 @@ def test_a_changed_formula_is_told_from_a_changed_table(monkeypatch):
 
     def twice(local):
         size = term.size(local)
-        return size._replace(tokens_reached=2 * size.tokens_reached)
+        return size._replace(tokens_entered=2 * size.tokens_entered)
 
     changed = tuple(replace(t, size=twice) if t is term else t for t in TERMS)
     monkeypatch.setattr("planner.compiled.TERMS", changed)

@@ -79,21 +79,31 @@ def test_sharing_never_costs_tokens(prefix, own, count):
     assert batch.logical_tokens == count * (prefix + own)
 
 
-@pytest.mark.parametrize(("table", "held"), [("art-954", 1), ("megatron-local", 2)])
-def test_without_gradients_nothing_is_kept_of_layers_that_are_over(table, held):
-    """By hand: forward holds one input in place of one a layer, and there is no backward.
+@pytest.mark.parametrize("table", ["art-954", "megatron-local"])
+def test_without_gradients_nothing_is_kept_of_layers_that_are_over(table):
+    """Reference: the published planner's four row tensors, in place of an input a layer.
 
-    The published planner counts the layer's own; forward's caller holds the first layer's as well.
+    By hand: the input of the layer at hand and of the first, the residual sum and its norm.
     """
     model = qwen(num_layers=8)
     pricer = compile_pricer(model, Topology(), Step(), coefficients=table)
     trained = pricer.price(Batch(requests=[Request(tokens=4096)]))
     scored = pricer.price(Batch(requests=[Request(tokens=4096, gradient=False)]))
     boundary = 4096 * model.hidden * 2
-    kept = [p.terms_at(Moment.FORWARD_FC2)["residual.boundaries"] for p in (trained, scored)]
-    assert kept == [8 * boundary, held * boundary]
+    at = [price.terms_at(Moment.FORWARD_FC2) for price in (trained, scored)]
+    assert at[0]["residual.boundaries"] == 8 * boundary
+    assert at[1].get("residual.boundaries", 0) + at[1]["residual.stream"] == 4 * boundary
     assert all(moment.phase is not Phase.BACKWARD for moment in scored.moments)
     assert scored.demand_bytes < trained.demand_bytes
+
+
+def test_a_row_without_gradients_takes_what_was_published():
+    """Reference: the published planner at EP1: 192,512 B with the shared return, and 4 x 4,096."""
+    pricer = compile_pricer(qwen(num_layers=8), Topology(), Step(), coefficients="art-shared")
+    price = pricer.price(Batch(tokens=4096, gradients=False))
+    at = price.terms_at(Moment.FORWARD_FC2)
+    beside = ("experts.", "shared.", "residual.")
+    assert sum(at[term] for term in at if term.startswith(beside)) == 4096 * 208_896
 
 
 def test_a_batch_without_gradients_is_one_of_requests_without():
