@@ -81,7 +81,7 @@ CELLS = {
 
 @pytest.mark.parametrize("name", CELLS)
 def test_it_expects_what_the_ledger_sees(name):
-    """Reference: the ledger. A rank with few rows is fullest at its mixer, the others at experts."""
+    """Reference: the ledger. A rank of few rows is fullest at its mixer, the others at experts."""
     topology, model, step, routing = CELLS[name]
     spec = scored(topology, model, step, routing)
     for rank in (0, topology.world - 1):
