@@ -187,8 +187,9 @@ def test_each_cell_beside_a_studys_axes_is_one(study: str) -> None:
     """Reference: the dataclasses; none is another's, and none needs what the user gave."""
     cells = [cell(*overrides) for overrides in beside(f"study={study}", "tracker=disabled")]
     assert len(cells) == len({spec.key for spec in cells}) > 1
-    assert {spec.backend for spec in cells} == {"fake"}
-    assert {spec.coefficients for spec in cells} == {"art-traced"}
+    for spec in cells:  # the axes have calls with a backward, of one table and backend
+        at_full_size = (spec.backend, spec.coefficients) == ("fake", "art-traced")
+        assert at_full_size or not spec.workload.gradients
 
 
 @pytest.mark.parametrize("choice", ["topology=ep2_cp2", "+meter.ranks=[0]", "calls=cold,warm"])
