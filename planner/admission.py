@@ -149,8 +149,8 @@ def admit(
     sample.require(pricer.topology.world)
     together = pricer.coefficients.children_together
     whole = child_of(pricer, pricer.lay_out(batch), sample)
-    if not allow_unpriced and pricer.unpriced:
-        return _not_priced(pricer, whole, sample)
+    if not allow_unpriced and (unpriced := pricer.unpriced_of(batch)):
+        return _not_priced(pricer, whole, sample, unpriced)
     if fits((whole,), sample, together=together):
         return Admit((whole,), sample, together)
     children = fewest_children(pricer, batch, whole, sample)
@@ -159,8 +159,9 @@ def admit(
     return _refuse(pricer, batch, whole, sample)
 
 
-def _not_priced(pricer: "Pricer", whole: Child, sample: MemorySample) -> Refuse:
-    unpriced = pricer.unpriced
+def _not_priced(
+    pricer: "Pricer", whole: Child, sample: MemorySample, unpriced: tuple[Unpriced, ...]
+) -> Refuse:
     return Refuse(
         (whole,),
         sample,

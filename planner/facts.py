@@ -18,6 +18,7 @@ FACTS: Mapping[str, Callable[[Local], object]] = {
     "lora": lambda local: local.lora_rank > 0,
     "compile_garbage": lambda local: local.compile_garbage,
     "adapters": lambda local: "all" if local.dense_adapters else "experts",
+    "shared_expert": lambda local: local.shared_hidden > 0,
     "shared_gate": lambda local: local.shared_gate,
     "gated_attention": lambda local: local.gated_attention,
     "wide_queries": lambda local: local.num_heads >= local.cp * local.num_kv_heads,

@@ -132,7 +132,7 @@ class Loader:
             ),
         )
         kind = even, accumulating, forward_only
-        compiled = self._scored() if forward_only else self.compiled
+        compiled = self.compiled_for(forward_only)
         if self._folded_for != kind:
             margin = self.table.margin_milli
             self._folding = compiled.folding(accumulating, forward_only, margin, even)
@@ -222,11 +222,13 @@ class Loader:
 
     def _figures(self, work: Work, growth: Growth) -> Figures:
         beside = self._beside(work)
-        compiled = self._scored() if work.forward_only else self.compiled
+        compiled = self.compiled_for(work.forward_only)
         return Figures(compiled, work, self.table.margin_milli, growth, beside)
 
-    def _scored(self) -> Compiled:
-        """Return the stages of a call without a backward; made when first asked for."""
+    def compiled_for(self, forward_only: bool) -> Compiled:
+        """Return the stages of a call with or without a backward; made when first asked for."""
+        if not (forward_only and self._recomputes_all):
+            return self.compiled
         if self._without_gradients is None:
             self._without_gradients = self._terms.compile(replace(self.local, gradients=False))
         return self._without_gradients

@@ -133,6 +133,13 @@ class Pricer:
         parts = [part for loader in self._stages for part in loader.compiled.unpriced]
         return tuple(dict.fromkeys(parts))
 
+    def unpriced_of(self, batch: Batch) -> tuple[Unpriced, ...]:
+        """Return the same for a batch: without gradients less is held."""
+        if not batch.forward_only:
+            return self.unpriced
+        held = [loader.compiled_for(forward_only=True) for loader in self._stages]
+        return tuple(dict.fromkeys(part for compiled in held for part in compiled.unpriced))
+
     @property
     def unpriced_parts(self) -> int:
         """How many parts the rank with most of them holds that the table does not price."""

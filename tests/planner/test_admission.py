@@ -173,3 +173,12 @@ def test_a_sample_must_speak_of_every_rank():
     """Reference: house rule 7."""
     with pytest.raises(ConfigError, match="speaks of 1 ranks; the topology has 2"):
         pricer().admit(Batch(tokens=5), MemorySample(room_bytes=(None,)))
+
+
+def test_what_only_a_backward_holds_is_not_missing_without_one():
+    """Derivation: gradients of a fully trained model are unpriced, and a score makes none."""
+    pricer = compile_pricer(qwen(num_layers=2), Topology(), Step(lora_rank=0))
+    trained, scored = (Batch(tokens=4096, gradients=kind) for kind in (True, False))
+    missing = {part.what for part in pricer.unpriced_of(trained)}
+    assert missing - {part.what for part in pricer.unpriced_of(scored)} == {"weights.gradients"}
+    assert missing == {part.what for part in pricer.unpriced}
