@@ -38,14 +38,17 @@ def _figures(plan: Plan) -> Table:
     table = Table("figure", "bytes", "what it is", box=None, pad_edge=False)
     table.columns[1].justify = "right"
     room = plan.decision.sample.room_bytes[price.rank]
+    backward = ("backward", price.backward_bytes, "bound and growth")
+    both = "the larger of forward and backward"
+    whole = [] if plan.batch.forward_only else [backward]
     for name, value, what in (
         ("expected", price.expected_bytes, f"inside PyTorch, at {price.peak_moment}"),
         ("bound", price.bound_bytes, "inside PyTorch, with the table's margin and allowance"),
         ("growth", price.growth_bound_bytes, "outside PyTorch, buffers"),
         ("forward", price.forward_bytes, "bound and growth"),
-        ("backward", price.backward_bytes, "bound and growth"),
+        *whole,
         ("retained", price.retained_bound_bytes, "bound, after forward"),
-        ("to admit", price.demand_bytes, "the larger of forward and backward"),
+        ("to admit", price.demand_bytes, both if whole else "forward: no request needs gradients"),
     ):
         table.add_row(name, size(value), what)
     static = plan.static
