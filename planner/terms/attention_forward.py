@@ -65,11 +65,22 @@ def _core(local: Local) -> int:
     """At the core: its output and statistics, or the second gather of keys and values."""
     output = local.query_width + 4 * local.num_heads // local.itemsize
     if local.engine == "te":
-        return _held(local) + ring_elements(local)
+        return _held(local) + _transformer_engine(local)
     if local.cp == 1:
         return _held(local) + output
     gathered = 2 * local.cp * local.kv_width
     return _held(local) + gathered + max(output, local.kv_width)
+
+
+def _transformer_engine(local: Local) -> int:
+    """Beside what is held: in a ring also the values' copy, half the keys and values, statistics.
+
+    Of the ring's ranks the last one holds most: all its steps but the first take half the keys.
+    """
+    if local.cp == 1:
+        return ring_elements(local)
+    statistics = (local.cp + 5) * 4 * local.num_heads // local.itemsize
+    return ring_elements(local) + 2 * local.kv_width + statistics
 
 
 def _returned(local: Local) -> int:

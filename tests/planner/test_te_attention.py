@@ -43,7 +43,9 @@ def test_moments_differ_by_its_tensors(cp: int) -> None:
     gradients of both, a step's gradients and those of queries summed; ours the gradients of all
     ranks' keys and values. cuDNN's scratch is fp32. Forward is fullest at the rotary positions of
     queries, at cp 4 where ours holds keys of all ranks; at its ring's last step, beside queries and
-    keys (projected, normed, turned), cp + 1 outputs and cp pairs of keys and values.
+    keys (projected, normed, turned), cp + 1 outputs, cp pairs of keys and values, the values'
+    copy, half the keys and values of a step, and cp + 5 statistics. Its grouped experts hold FC1's
+    sum while FC2 runs.
     """
     own, theirs = moments("own", cp), moments("te", cp)
     keys, queries = 2 * 4 * 128, 2 * 32 * 128
@@ -52,7 +54,8 @@ def test_moments_differ_by_its_tensors(cp: int) -> None:
     ring = keys if cp == 1 else 12 * keys + queries - 4 * cp * keys
     held = 3 * queries + 4 * keys
     ours = max(5 * queries + 3 * keys + 2 * 2 * 128, held + 2 * cp * keys + queries + 4 * 32)
-    forward = 0 if cp == 1 else held + (cp + 1) * queries + 2 * cp * keys - ours
+    steps = held + (cp + 1) * queries + (2 * cp + 2) * keys + (cp + 5) * 4 * 32
+    forward = 0 if cp == 1 else steps - ours
     differs = {
         Moment.RECOMPUTE_FC1: saved,
         Moment.RECOMPUTE_FC2: saved,
@@ -60,6 +63,7 @@ def test_moments_differ_by_its_tensors(cp: int) -> None:
         Moment.BACKWARD_ROUTER: saved,
         Moment.BACKWARD_MIXER: ring + 2 * scratch,
         Moment.FORWARD_MIXER: forward,
+        Moment.FORWARD_FC2: 8 * 2 * 2 * 768,
     }
     for moment, bytes_ in own.items():
         expected = bytes_ + TOKENS * differs.get(moment, 0)
