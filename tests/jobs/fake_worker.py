@@ -21,8 +21,8 @@ from planner.mixers import LinearAttention
 from planner.model import Model
 
 MODEL = Model(
-    name="mixed",  # three Gated DeltaNet layers and one of gated attention
-    num_layers=4,
+    name="mixed",  # a Gated DeltaNet layer and one of gated attention
+    num_layers=2,
     hidden=256,
     vocab=512,
     num_heads=4,
@@ -34,7 +34,7 @@ MODEL = Model(
     shared_expert_hidden=64,
     shared_expert_gate=True,
     gated_attention=True,
-    full_attention_interval=4,
+    full_attention_interval=2,
     linear_attention=LinearAttention(
         key_heads=4, key_dim=32, value_heads=8, value_dim=32, conv_width=4
     ),

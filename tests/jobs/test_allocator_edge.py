@@ -22,9 +22,9 @@ def steps_of(tokens: int) -> list:
 
     from jobs.backend import fake
 
-    spec = replace(
-        spec_of("ep1_cp1 alltoall", "fake"), workload=Workload(name="w", requests=(tokens,))
-    )
+    spec = spec_of("ep1_cp1 alltoall", "fake")
+    model = replace(spec.model, num_layers=4, full_attention_interval=4)
+    spec = replace(spec, model=model, workload=Workload(name="w", requests=(tokens,)))
     torch.set_num_threads(1)
     try:
         with fake.start(0, spec.topology):

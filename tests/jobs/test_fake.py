@@ -66,8 +66,8 @@ def recorded(real: list[dict[str, Any]], case: str) -> RoutingPlan:
 def test_a_fake_rank_sees_what_the_real_one_does(real, case):
     """Second implementation: real ranks over gloo, on the same cell with the same routing.
 
-    Three Gated DeltaNet layers and one of attention, adapters, full recompute unless said
-    otherwise, cold and warm: the first and the last rank of each topology, within 0.1 %.
+    A Gated DeltaNet layer and one of attention, adapters, full recompute unless said otherwise,
+    cold and warm: the first and the last rank of each topology, within 0.1 %.
     """
     spec = spec_of(case, "fake")
     plan = recorded(real, case)

@@ -5,12 +5,12 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from jobs import cell_job
 from jobs.completion import attempts
 from jobs.launch import Event, Limits, launch
 from jobs.record import RankRecord, read_records, record_path
@@ -19,13 +19,16 @@ from planner.errors import ConfigError
 from planner.step import Step
 from planner.topology import Topology
 from tests.conftest import STUB
+from tests.waiting import is_alive, until
 
 HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
-def _stub_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def _stubs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stubs on the path; one that waits for a failed rank has nothing to record in its grace."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setattr(cell_job, "GRACE_S", 0.5)
 
 
 def cell(ranks: int, seed: int = 7) -> CellSpec:
@@ -212,20 +215,12 @@ def test_no_process_outlives_the_driver(tmp_path: Path, signum: int) -> None:
         [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     notes = [tmp_path / f"pid.0.{rank}" for rank in (0, 1)]
-    _wait(lambda: all(note.exists() and note.read_text().endswith(".") for note in notes))
+    until(lambda: all(note.exists() and note.read_text().endswith(".") for note in notes))
     pids = [int(pid) for note in notes for pid in note.read_text().rstrip(".").split()]
     if signum == signal.SIGINT:
         os.killpg(driver.pid, signum)  # as a terminal's Ctrl-C does
     else:
         os.kill(driver.pid, signum)
-    assert "submitit" not in driver.communicate(timeout=30)[1], "one trace, the driver's own"
-    _wait(lambda: not any(psutil.pid_exists(pid) for pid in pids))
-    _wait(lambda: running_in(tmp_path) == [])
-
-
-def _wait(condition: object, seconds: float = 30) -> None:
-    """Poll a condition; fail if it never holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.1)
+    assert "submitit" not in driver.communicate(timeout=120)[1], "one trace, the driver's own"
+    until(lambda: not any(is_alive(pid) for pid in pids))
+    until(lambda: running_in(tmp_path) == [])

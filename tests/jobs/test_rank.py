@@ -60,14 +60,22 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> list[list[RankRecord]]:
     return [read_records(record_path(out, spec.key, 0, rank))[0] for rank in range(2)]
 
 
-def test_one_rank_by_hand_expects_what_it_sees(tmp_path):
-    """Reference: the ledger; at EP1 rows are exact, so only block rounding is left (under 2 %)."""
-    spec = long_cell("ep1_cp1")
-    spec.write(tmp_path / "spec.json")
-    command = [sys.executable, "-m", "jobs.rank", str(tmp_path / "spec.json"), str(tmp_path)]
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[CellSpec, list[RankRecord]]:
+    """One rank, started by hand, which keeps a profile; the cell and its records."""
+    out = tmp_path_factory.mktemp("alone")
+    spec = long_cell("ep1_cp1", profile=str(out / "profiles.json"))
+    spec.write(out / "spec.json")
+    command = [sys.executable, "-m", "jobs.rank", str(out / "spec.json"), str(out)]
     subprocess.run(command, check=True, timeout=150)
-    records, faults = read_records(record_path(tmp_path, spec.key, 0, 0))
+    records, faults = read_records(record_path(out, spec.key, 0, 0))
     assert not faults
+    return spec, records
+
+
+def test_one_rank_by_hand_expects_what_it_sees(alone):
+    """Reference: the ledger; at EP1 rows are exact, so only block rounding is left (under 2 %)."""
+    _, records = alone
     assert [(r.call, r.temperature, r.outcome) for r in records] == [
         (0, "cold", "ok"),
         (1, "warm", "ok"),
@@ -175,13 +183,12 @@ def test_a_cell_of_two_ranks_says_how_to_start_them(tmp_path):
     assert "runs 2 ranks, 1 were started; run torchrun --nproc-per-node=2" in done.stderr
 
 
-def test_what_calls_have_shown_is_kept_for_the_next_job(tmp_path):
+def test_what_calls_have_shown_is_kept_for_the_next_job(alone):
     """Reference: the record itself: observed over expected, in thousandths rounded up."""
-    spec = long_cell("ep1_cp1", profile=str(tmp_path / "profiles.json"))
+    spec, records = alone
     assert spec.key == long_cell("ep1_cp1").key
-    (records,) = run(spec, tmp_path)
     seen = max(-(-1000 * r.observed.working_set_bytes // r.planned.expected_bytes) for r in records)
     pricer = compile_pricer(spec.model, spec.topology, spec.step)
-    kept = ProfileStore(tmp_path / "profiles.json").load(pricer)
+    kept = ProfileStore(Path(spec.meter.profile)).load(pricer)
     expected = records[0].planned.expected_bytes
     assert kept.floor(expected) == -(-expected * seen // 1000)

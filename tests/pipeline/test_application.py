@@ -49,7 +49,7 @@ def test_nothing_is_written_outside_the_results_folder(command: Command, tmp_pat
 
 def test_a_failed_cell_gives_exit_code_1_and_costs_no_other(command: Command) -> None:
     """Reference: the exit codes in --help; the stub kills the last rank of a two-rank cell."""
-    done = command(*TWO_CELLS, entry="killed")
+    done = command(*TWO_CELLS, "launcher.retries=0", entry="killed")
     assert done.returncode == 1
     assert "rank 1 was killed by SIGKILL; log: " in done.stdout
     assert "failed: ep2_cp1 random: rank 1" in done.stdout

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -23,6 +22,7 @@ from pipeline.doctor.place import kind_of, place
 from pipeline.doctor.probe import Answer, ask
 from pipeline.doctor.services import chromium
 from tests.pipeline.conftest import ROOT
+from tests.waiting import is_alive, until
 
 SECRET = "0123456789abcdef0123456789abcdef01234567"  # the shape of a W&B key
 
@@ -182,10 +182,7 @@ def test_a_program_that_hangs_is_stopped_with_its_children(tool: Tool, tmp_path:
     note = tmp_path / "pid"
     tool("sinfo", f"/bin/sleep 600 & echo $! > {note}; wait")
     assert ask(["sinfo"], limit_s=1) == Answer(None, "no answer within 1 s")
-    child = Path("/proc", note.read_text().strip())
-    deadline = time.monotonic() + 10
-    while child.exists() and " Z " not in (child / "stat").read_text():
-        assert time.monotonic() < deadline, "the child lives on"
+    until(lambda: not is_alive(int(note.read_text())))
 
 
 def test_a_browser_is_found_by_any_of_its_names(tool: Tool) -> None:

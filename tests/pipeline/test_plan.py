@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from pipeline.cli import main
 from pipeline.named import named_model, with_layers
 from pipeline.plan.recompute import recomputed
 from planner import Batch, ConfigError, LiveState, Step, Topology, compile_pricer
@@ -39,20 +41,25 @@ TRANSFORMER_CONFIG = {
 """Keys that matter of a ``TransformerConfig`` as `vars` gives it, and the vocabulary."""
 
 
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 @pytest.fixture
-def peakcast(tmp_path):
-    """Run ``peakcast`` in an empty folder."""
+def peakcast(tmp_path, monkeypatch, capsys):
+    """Run ``peakcast`` in an empty folder; its console script is this call and no more."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
 
     def run(*arguments):
-        return subprocess.run(
-            [sys.executable, "-c", "from pipeline.cli import main; main()", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "140"},
-            timeout=60,
-            check=False,
-        )
+        with pytest.raises(SystemExit) as left:
+            main(list(map(str, arguments)))
+        return Done(left.value.code, *capsys.readouterr())
 
     return run
 

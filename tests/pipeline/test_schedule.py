@@ -5,8 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from pipeline.schedule.lease import hold
 from pipeline.schedule.run import _sweep_folder
 from tests.pipeline.conftest import ROOT, STUBS
 from tests.pipeline.test_track import offline_runs, records
+from tests.waiting import is_alive, until
 
 CELLS = (
     *("topology=ep1_cp1", "weights=random", "weights.routing=balanced", "workload.seed=1,2"),
@@ -191,7 +190,7 @@ def test_two_at_once_do_not_collide_and_a_killed_one_is_recovered_from(tmp_path:
         cwd=tmp_path,
     )
     try:
-        _wait(lambda: any(p.read_text().endswith(".") for p in home.glob("20*/pid.0.0")))
+        until(lambda: any(p.read_text().endswith(".") for p in home.glob("20*/pid.0.0")))
         second = now(home)
         assert second.returncode == 75, second.stderr
         assert f"process {running.pid}, since" in second.stderr
@@ -200,7 +199,7 @@ def test_two_at_once_do_not_collide_and_a_killed_one_is_recovered_from(tmp_path:
         running.wait()
     (note,) = home.glob("20*/pid.0.0")
     pids = [int(pid) for pid in note.read_text().rstrip(".").split()]
-    _wait(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    until(lambda: not any(is_alive(pid) for pid in pids))
     said: list[str] = []
     with hold(home / ".lease", lambda: None, said.append):
         assert f"took over the lease of {psutil.Process().username()}" in said[0]
@@ -255,11 +254,3 @@ def test_bad_input_gives_exit_code_2(
         main(["schedule", *arguments])
     assert left.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def _wait(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Poll a condition; fail if it never holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.1)

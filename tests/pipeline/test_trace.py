@@ -39,7 +39,8 @@ def derived(tmp_path_factory) -> Path:
     """Return the table that ``peakcast trace`` writes."""
     path = tmp_path_factory.mktemp("trace") / "derived.toml"
     program = "import sys; from pipeline.cli import main; main(sys.argv[1:])"
-    arguments = ["trace", "--model", "tiny", "--layers", "2", "3", "--out", str(path)]
+    sizes = ["--layers", "2", "3", "--tokens", "16384", "40960"]
+    arguments = ["trace", "--model", "tiny", *sizes, "--out", str(path)]
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=280
     )
