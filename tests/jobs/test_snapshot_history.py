@@ -156,6 +156,15 @@ WRONG = {
     "a segment in a trace": (snapshot([], [segment(A, [])]), "segments lie outside"),
     "one event twice": (snapshot([], [event("alloc", A, 5)] * 2), "outside the devices' traces"),
     "text in a trace": (snapshot([], ["alloc"]), "no event"),
+    "settings that are text": (
+        {**snapshot([], []), "allocator_settings": "abc"},
+        "allocator_settings is no dict",
+    ),
+    "a device before the host": (snapshot([segment(A, [], device=-5)]), "device is -5"),
+    "a size of a megabyte of text": (
+        snapshot([], [event("alloc", A, "9" * MIB)]),
+        r"size is '9+\.\.\.9+', which",
+    ),
     "traces that are no list": ({"segments": [], "device_traces": "none"}, "no list"),
 }
 
