@@ -15,7 +15,7 @@ NO_LIMIT = 2**62
 
 GIVEN_BACK = tuple(ACTIONS.index(name) for name in ("segment_free", "segment_unmap"))
 
-_MEGABYTES = re.compile(r"(large_segment_size|rounding)_mb:\s*(\d{1,7})")
+_MEGABYTES = re.compile(r"(large_segment_size|rounding)_mb\s*:\s*(\d{1,7})")
 """Settings that are stated in the text alone that was given (``max_non_split_rounding_mb``)."""
 
 
