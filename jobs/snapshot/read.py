@@ -227,8 +227,16 @@ class _Folder:
             expandable=bool(values.get("is_expandable")),
             blocks=mine,
         )
+        self._place(segment)
         self._segments.append(segment)
         return _Row("segment")
+
+    def _place(self, segment: Segment) -> None:
+        """Give blocks that tell no address theirs: they lie one behind the other."""
+        address = segment.address
+        for row in segment.blocks:
+            self._blocks.address[row] = self._blocks.address[row] or address & _WORD
+            address += self._blocks.size[row]
 
 
 def _list(value: object, name: str) -> list[Any]:

@@ -138,6 +138,20 @@ def _read(value: object) -> Snapshot:
         return read(value, Path(folder))
 
 
+def test_blocks_without_an_address_lie_one_behind_the_other(tmp_path: Path) -> None:
+    """Reference: a segment's blocks are listed in order and fill it."""
+    told = [block(A, MIB, MIB), block(A + MIB, 3 * MIB, 9, "inactive"), block(A + 4 * MIB, 512, 5)]
+    silent = [{key: one[key] for key in one if key != "address"} for one in told]
+    trace = [event("alloc", A + 4 * MIB, 5)]
+    both = [
+        read(snapshot([segment(A, blocks)], trace), tmp_path).blocks.address
+        for blocks in (told, silent)
+    ]
+    assert both[0] == both[1]
+    seen = history(read(snapshot([segment(A, silent)], trace), tmp_path), 0)
+    assert (seen.baseline_bytes, seen.working_set_bytes) == (MIB, 512)
+
+
 WRONG = {
     "no snapshot": ({"weights": [1, 2]}, "no segments and device_traces"),
     "a list of tensors": ([1], "no segments and device_traces"),
