@@ -19,7 +19,7 @@ from pipeline.cut_short import told
 from pipeline.gpu_row import NEAR, Row, rows
 from pipeline.gpu_table import show
 from pipeline.progress import make_console
-from pipeline.store import Store, read_store
+from pipeline.store import Store, labels, read_store
 
 PASSED, MISSED, BAD_INPUT, NO_DEVICE, INTERRUPTED = 0, 1, 2, 3, 130
 STUDY = "h200_single"
@@ -34,8 +34,9 @@ def verdict(store: Store, found: Sequence[Row], missing: Sequence[Path] = ()) ->
         Spec files of cells that were asked for and left no record.
     """
     failed = [f"no record: python -m jobs.rank {path} {store.out} makes it" for path in missing]
+    named = labels(store)
     failed += [
-        "; ".join(filter(None, (f"{cell.outcome}: {cell.label}: {cell.error}", told(cell))))
+        "; ".join(filter(None, (f"{cell.outcome}: {named[cell.key]}: {cell.error}", told(cell))))
         for cell in store.cells
         if cell.outcome != "ok"
     ]

@@ -136,7 +136,7 @@ def test_a_failed_cell_and_an_empty_study_are_no_success(stub: ModuleType, spec:
     failed = replace(stub.record(spec, 0, 0, 0), outcome="oom-device", error="CUDA out of memory")
     assert verdict(store(spec, failed), []) == (
         MISSED,
-        f"failed: {spec.label}: rank 0: CUDA out of memory; rank 0 call 0 was cut short at 99.00 "
+        "failed: ep1_cp1 even: rank 0: CUDA out of memory; rank 0 call 0 was cut short at 99.00 "
         "MiB in backward layers.0.mlp aten.mm (expected 100.00, bound 110.00)",
     )
     assert list(rows(store(spec, replace(seen(stub, spec, 0.5, 0.5), outcome="error")))) == []
