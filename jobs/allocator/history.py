@@ -27,7 +27,8 @@ def stated_settings(stated: Mapping[str, object]) -> Settings:
     """
     limit, divisions = stated.get("max_split_size"), stated.get("roundup_power2_divisions")
     steps = divisions.values() if isinstance(divisions, dict) else ()
-    given = dict(_MEGABYTES.findall(str(stated.get("PYTORCH_CUDA_ALLOC_CONF", ""))))
+    text = stated.get("PYTORCH_CUDA_ALLOC_CONF")
+    given = dict(_MEGABYTES.findall(text if isinstance(text, str) else ""))
     large, slack = (int(given.get(name, 0)) * MIB for name in ("large_segment_size", "rounding"))
     return Settings(
         expandable=stated.get("expandable_segments") is True,

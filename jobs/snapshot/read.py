@@ -188,7 +188,7 @@ class _Folder:
         known = self._pools.get(name) if type(name) is tuple else None
         if known is None:
             if type(name) is not tuple or [type(part) for part in name] != [int, int]:
-                raise SnapshotError(f"pool_id is {shortened(name)}, which is no pair of numbers")
+                raise SnapshotError(f"pool_id is {_said(name)}, which is no pair of numbers")
             known = self._pools[name] = len(self._events.pools)
             self._events.pools.append(name)
         return known
@@ -197,7 +197,7 @@ class _Folder:
         blocks = self._blocks
         state = STATES.get(_text(values, "state"))
         if state is None:
-            said = shortened(values["state"])
+            said = _said(values["state"])
             raise SnapshotError(f"a block in state {said}; known: {', '.join(STATES)}")
         if "requested_size" not in values:
             raise SnapshotError(
@@ -239,6 +239,13 @@ class _Folder:
             address += self._blocks.size[row]
 
 
+def _said(value: object) -> str:
+    """Return a value for a message; a container may name others without end, and is only named."""
+    if isinstance(value, (list, dict)):
+        return f"a {type(value).__name__.lower()}"
+    return shortened(value)
+
+
 def _list(value: object, name: str) -> list[Any]:
     if not isinstance(value, list):
         raise SnapshotError(f"{name} is no list")
@@ -248,7 +255,7 @@ def _list(value: object, name: str) -> list[Any]:
 def _whole(values: dict[str, Any], key: str) -> int:
     value = values.get(key)
     if type(value) is not int or value.bit_length() > 64:
-        raise SnapshotError(f"{key} is {shortened(value)}, which is no 64-bit integer")
+        raise SnapshotError(f"{key} is {_said(value)}, which is no 64-bit integer")
     return value
 
 
@@ -277,5 +284,5 @@ def _size(values: Dict, key: str) -> int:
 def _text(values: Dict, key: str) -> str:
     value = values.get(key)
     if type(value) is not str:
-        raise SnapshotError(f"{key} is {shortened(value)}, which is no string")
+        raise SnapshotError(f"{key} is {_said(value)}, which is no string")
     return value

@@ -101,3 +101,7 @@ def test_settings_are_read_from_what_a_snapshot_states() -> None:
     assert stated_settings({"PYTORCH_CUDA_ALLOC_CONF": "large_segment_size_mb:1"}) == plain
     assert plain == stated_settings({"max_split_size": -1, "PYTORCH_CUDA_ALLOC_CONF": ""})
     assert (plain.large_segment_bytes, plain.max_split_bytes) == (20 * MIB, None)
+    laughs: list[object] = ["large_segment_size_mb:40"]
+    for _ in range(60):
+        laughs = [laughs] * 10
+    assert stated_settings({"PYTORCH_CUDA_ALLOC_CONF": laughs}) == plain

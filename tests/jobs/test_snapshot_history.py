@@ -152,6 +152,11 @@ def test_blocks_without_an_address_lie_one_behind_the_other(tmp_path: Path) -> N
     assert (seen.baseline_bytes, seen.working_set_bytes) == (MIB, 512)
 
 
+LAUGHS: list[object] = ["lol"]
+for _ in range(60):
+    LAUGHS = [LAUGHS] * 10
+"""A few hundred bytes in a pickle, and 10^60 words when it is written out."""
+
 WRONG = {
     "no snapshot": ({"weights": [1, 2]}, "no segments and device_traces"),
     "a list of tensors": ([1], "no segments and device_traces"),
@@ -179,6 +184,12 @@ WRONG = {
         snapshot([], [event("alloc", A, "9" * MIB)]),
         r"size is '9+\.\.\.9+', which",
     ),
+    "a size that is a list without end": (
+        snapshot([], [event("alloc", A, LAUGHS)]),
+        "size is a list,",
+    ),
+    "an action that is one": (snapshot([], [event(LAUGHS, A, 5)]), "action is a list,"),
+    "a state that is one": (snapshot([segment(A, [block(A, 5, 5, LAUGHS)])]), "state is a list,"),
     "traces that are no list": ({"segments": [], "device_traces": "none"}, "no list"),
 }
 
