@@ -10,7 +10,11 @@ The words, and who says them:
 ``CUDA out of memory. Tried to allocate``               PyTorch, c10/cuda/CUDACachingAllocator.cpp
 ``CUDA error: out of memory``                           cudaErrorMemoryAllocation, anywhere in CUDA
 ``CUBLAS_STATUS_ALLOC_FAILED``                          cuBLAS, and its siblings of other libraries
+``…_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED``           cuDNN 9
+``Triton Error [CUDA]: out of memory``                  Triton, as of flash-linear-attention
+``Failed: CUDA error FILE:12 'out of memory'``          DeepEP (``EPException``)
 ``Failed to CUDA calloc [async] 24 bytes``              NCCL, src/include/alloc.h
+``Failed to CUDA host alloc 24 bytes``                  the same, of pinned memory
 ``Cuda failure [2] 'out of memory'``                    NCCL, src/include/checks.h
 ``DefaultCPUAllocator: can't allocate memory``          PyTorch, c10/core/impl/alloc_cpu.cpp
 ``std::bad_alloc``, ``Cannot allocate memory``          C++, and errno ENOMEM
@@ -30,18 +34,21 @@ _ALLOCATOR = re.compile(r"(?:CUDA|HIP) out of memory")
 
 _OF_NCCL = re.compile(r"NCCL error|NCCL WARN|DistBackendError|\bnccl\w*Error")
 _NCCL_STARVED = re.compile(
-    r"failed to cuda (?:host )?(?:m|c)alloc|cuda failure (?:\d+ )?'?out of memory|"
+    r"failed to cuda (?:host )?[mc]?alloc|cuda failure (?:\d+ )?'?out of memory|"
     r"cuda error: out of memory|failed to malloc|cudaErrorMemoryAllocation",
     re.IGNORECASE,
 )
 _DEVICE_STARVED = re.compile(
     r"(?:cuda|hip|driver)[ _]?error:? '?(?:\d+ )?'?out of memory|"
     r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|"
-    r"\bCU[A-Z]+_STATUS_ALLOC_FAILED|cuda failure (?:\d+ )?'?out of memory",
+    r"\bCU[A-Z]+_STATUS_(?:ALLOC|INTERNAL_ERROR_DEVICE_ALLOCATION)_FAILED|"
+    r"triton error \[(?:cuda|hip)\]: out of memory|cuda error \S+:\d+ 'out of memory|"
+    r"cuda failure (?:\d+ )?'?out of memory",
     re.IGNORECASE,
 )
 _HOST_STARVED = re.compile(
-    r"\bMemoryError\b|DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc|"
+    r"\b(?:_Array)?MemoryError\b|_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED|"
+    r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc|"
     r"cannot allocate memory",
     re.IGNORECASE,
 )

@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 from jobs.spec import CellSpec
 
 FEW_FACTS = 3
-"""Up to so many differences of cells are all named in their labels."""
+"""Up to so many differences of cells are all named in their labels …"""
+
+SHORT = 40
+"""… if none is longer than so many characters, as the lengths of many requests are."""
 
 
 class Named(NamedTuple):
@@ -22,7 +25,8 @@ def told_apart(cells: Sequence[Named]) -> dict[str, str]:
     """Return each cell's label by its key.
 
     The calls' name is left out while all cells make the same calls. Where cells of a label differ
-    in many facts, as two models do, the fewest that tell them apart are named, names first.
+    in many facts, as two models do, or in long ones, the fewest that tell them apart are named,
+    names first.
     """
     named: dict[str, str] = {}
     groups: dict[str, list[Named]] = defaultdict(list)
@@ -37,7 +41,8 @@ def told_apart(cells: Sequence[Named]) -> dict[str, str]:
             for name in sorted({n for f in facts.values() for n in f} - {"weights.path"})
             if len({repr(f.get(name)) for f in facts.values()}) > 1
         ]
-        if len(differing) > FEW_FACTS:
+        lengths = [len(str(f.get(name))) for f in facts.values() for name in differing]
+        if len(differing) > FEW_FACTS or max(lengths, default=0) > SHORT:
             differing = _telling(list(facts.values()), differing)
         for cell in alike:
             extra = " ".join(f"{name}={facts[cell.key].get(name)}" for name in differing)

@@ -80,8 +80,7 @@ class Sweep:
         cells = prepare(cells, self._say)
         for cell in cells:
             _require_priceable(cell, routing_of(cell))
-        total = len({cell.key for cell in cells})
-        with Narrator(self.console, total) as narrator:
+        with Narrator(self.console, cells) as narrator:
             events = launch(
                 cells,
                 settings.folder,

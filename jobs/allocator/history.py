@@ -15,7 +15,7 @@ NO_LIMIT = 2**62
 
 GIVEN_BACK = tuple(ACTIONS.index(name) for name in ("segment_free", "segment_unmap"))
 
-_MEGABYTES = re.compile(r"(large_segment_size|rounding)_mb:\s*(\d{1,7})")
+_MEGABYTES = re.compile(r"(large_segment_size|rounding)_mb\s*:\s*(\d{1,7})")
 """Settings that are stated in the text alone that was given (``max_non_split_rounding_mb``)."""
 
 
@@ -27,7 +27,8 @@ def stated_settings(stated: Mapping[str, object]) -> Settings:
     """
     limit, divisions = stated.get("max_split_size"), stated.get("roundup_power2_divisions")
     steps = divisions.values() if isinstance(divisions, dict) else ()
-    given = dict(_MEGABYTES.findall(str(stated.get("PYTORCH_CUDA_ALLOC_CONF", ""))))
+    text = stated.get("PYTORCH_CUDA_ALLOC_CONF")
+    given = dict(_MEGABYTES.findall(text if isinstance(text, str) else ""))
     large, slack = (int(given.get(name, 0)) * MIB for name in ("large_segment_size", "rounding"))
     return Settings(
         expandable=stated.get("expandable_segments") is True,

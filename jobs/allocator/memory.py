@@ -5,8 +5,8 @@ from math import lcm
 from jobs.allocator.rules import SMALL_SEGMENT, Settings
 from planner.units import align_up
 
-ADDRESSES = 2**44
-"""Bytes of an expandable segment's range where the device's memory is not known."""
+ADDRESSES = 2**64
+"""Bytes of an expandable segment's range where the device's memory is not known: any size fits."""
 
 
 class DeviceMemory:

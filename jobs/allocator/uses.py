@@ -47,11 +47,14 @@ class StreamUses:
     def noticed(self) -> Iterator[Block]:
         """Yield the blocks that nobody uses any more (``process_events``).
 
-        A stream's events are looked at in their order, up to the first that is not done.
+        A stream's events are looked at in their order, up to the first that is not done. A stream
+        without any is forgotten: a history may name as many as it has blocks.
         """
-        for events in self._events.values():
+        for stream, events in list(self._events.items()):
             while events and events[0].done:
                 yield from events.popleft().release()
+            if not events:
+                del self._events[stream]
 
     def awaited(self, pools: Container[Pool] | None = None) -> Iterator[Block]:
         """Wait for all work, or for that on blocks of some pools, and yield these blocks.

@@ -33,13 +33,19 @@ def require_device(step: Step, topology: Topology) -> None:
     Raises
     ------
     ConfigError
-        Without a CUDA device, with fp32 activations, for HybridEP without `deep_ep`, and for
-        Transformer Engine's layers without it.
+        Without a CUDA device, with CUDA's own memory pool in place of PyTorch's, with fp32
+        activations, for HybridEP without `deep_ep`, and for Transformer Engine's layers without it.
     """
     if not torch.cuda.is_available():
         raise ConfigError(
             f"backend = cuda needs a CUDA device, and torch {torch.__version__} sees none; "
             "use meter=default (CPU ranks) or meter=fake"
+        )
+    pool = torch.cuda.get_allocator_backend()
+    if pool != "native":
+        raise ConfigError(
+            f"PYTORCH_ALLOC_CONF asks for backend:{pool}, which tells neither its blocks nor its "
+            "settings, and whose fragments nobody has measured; take backend:native"
         )
     if step.dtype != "bf16":
         raise ConfigError(

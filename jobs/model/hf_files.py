@@ -113,12 +113,18 @@ def check_config(shape: Model, folder: Path) -> Layout:
         disagrees, with both values.
     """
     found = _read_json(folder / CONFIG)
-    layout = LAYOUTS.get(found.get("model_type", QWEN3.model_type))
-    if layout is None:
+    kind = found.get("model_type", QWEN3.model_type)
+    if not isinstance(kind, str) or kind not in LAYOUTS:
         raise CheckpointError(
-            f"{folder / CONFIG} has model_type {found['model_type']!r}, whose layout is not known "
-            f"here; known: {', '.join(LAYOUTS)}"
+            f"{folder / CONFIG} has model_type {kind!r}, whose layout is not known here; "
+            f"known: {', '.join(LAYOUTS)}"
         )
+    if found.get("quantization_config"):
+        raise CheckpointError(
+            f"{folder / CONFIG} says that the weights are quantized; only {', '.join(FLOATS)} are "
+            "read: fetch the checkpoint that they were made from"
+        )
+    layout = LAYOUTS[kind]
     described = layout.described(found)
     wrong = [
         f"{key} is {described.get(key)!r}, the model's is {value!r}"
@@ -144,6 +150,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} is not JSON ({error}); fetch the checkpoint again"
         ) from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); fetch it again") from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} must hold a JSON object; fetch the checkpoint again")
     return found
@@ -159,6 +167,12 @@ def _locate(folder: Path) -> dict[str, Path]:
         files = sorted({folder / str(name) for name in listed.values()})
     else:
         listed, files = None, [folder / WEIGHTS]
+        parts = sorted(folder.glob("*.safetensors"))
+        if parts and files[0] not in parts:
+            raise CheckpointError(
+                f"{folder} has {parts[0].name} and no {INDEX}, which says what lies in which file; "
+                "fetch it as well"
+            )
     where: dict[str, Path] = {}
     for path in files:
         for name in _header(path):

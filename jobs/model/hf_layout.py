@@ -95,6 +95,14 @@ def attention(model: Model, source: str, ours: str, norm_offset: float) -> Itera
         yield Piece(f"{source}.{name}_norm.weight", (dim,), parameter, offset=norm_offset)
 
 
+def rotary(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what newer files (Transformers 5) say of positions in a part of its own."""
+    nested = config.get("rope_parameters")
+    if not isinstance(nested, Mapping):
+        return {}
+    return {key: nested[key] for key in ("rope_theta", "partial_rotary_factor") if key in nested}
+
+
 def gated_mlp(
     source: str, ours: tuple[str, str], hidden: int, width: int, expert: int | None = None
 ) -> Iterator[Piece]:

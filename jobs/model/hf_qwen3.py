@@ -8,7 +8,14 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from jobs.model.build import NORM_EPSILON
-from jobs.model.hf_layout import Layout, Piece, attention, each_expert, router_and_shared
+from jobs.model.hf_layout import (
+    Layout,
+    Piece,
+    attention,
+    each_expert,
+    rotary,
+    router_and_shared,
+)
 from planner.model import Model
 
 
@@ -48,7 +55,7 @@ def _config(model: Model) -> dict[str, Any]:
 
 
 def _described(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"shared_expert_intermediate_size": 0, **config}
+    return {"shared_expert_intermediate_size": 0, **config, **rotary(config)}
 
 
 QWEN3 = Layout("qwen3_moe", "Qwen3MoeForCausalLM", _pieces, _config, _described)

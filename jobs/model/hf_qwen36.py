@@ -16,6 +16,7 @@ from jobs.model.hf_layout import (
     all_experts,
     attention,
     each_expert,
+    rotary,
     router_and_shared,
 )
 from planner.model import Model
@@ -115,13 +116,9 @@ def _described(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the text model's keys; those that it may leave out have their published values."""
     tied = config.get("tie_word_embeddings", False)
     defaults = {"rms_norm_eps": NORM_EPSILON, "attn_output_gate": True, "tie_word_embeddings": tied}
-    text = config.get("text_config", config)
-    return {**defaults, **text, **_rotary(text.get("rope_parameters", {}))}
-
-
-def _rotary(nested: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what newer files say of positions in a part of its own."""
-    return {key: nested[key] for key in ("rope_theta", "partial_rotary_factor") if key in nested}
+    nested = config.get("text_config")
+    text = nested if isinstance(nested, Mapping) else config
+    return {**defaults, **text, **rotary(text)}
 
 
 QWEN36 = Layout(

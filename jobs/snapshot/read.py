@@ -6,12 +6,15 @@ complete, so that memory grows with what the rows say and not with how a pickle 
 
 from array import array
 from pathlib import Path
+from reprlib import repr as shortened
+from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 from jobs.snapshot.stream import SnapshotError
 from jobs.snapshot.tables import (
     ACTIONS,
     ENTRIES,
+    HOST,
     OTHER,
     STATES,
     Blocks,
@@ -62,12 +65,16 @@ def read_snapshot(path: Path) -> Snapshot:
     Raises
     ------
     SnapshotError
-        When the file is no snapshot of torch 2.1 or later; names what is wrong and where.
+        When the file is no snapshot of torch 2.1 or later; names what is wrong and where. When it
+        is a pipe or a device, for what a snapshot may claim follows from the bytes it has.
     OSError
         When it cannot be opened.
     """
+    status = path.stat()
+    if not (S_ISREG(status.st_mode) or S_ISDIR(status.st_mode)):  # opening a folder says so
+        raise SnapshotError("it is no file of a known size; write what it gives to a file first")
     with path.open("rb") as file:
-        return _Folder(Unpickler, file, path.stat().st_size).snapshot()
+        return _Folder(Unpickler, file, status.st_size).snapshot()
 
 
 class _Folder:
@@ -104,7 +111,7 @@ class _Folder:
             traces=traces,
             host_trace=host,
             stacks=self._stacks,
-            settings=dict(whole.get("allocator_settings") or {}),
+            settings=_settings(whole),
             history_entries=_whole(whole, ENTRIES) if ENTRIES in whole else None,
         )
 
@@ -181,7 +188,7 @@ class _Folder:
         known = self._pools.get(name) if type(name) is tuple else None
         if known is None:
             if type(name) is not tuple or [type(part) for part in name] != [int, int]:
-                raise SnapshotError(f"pool_id is {name!r}, which is no pair of numbers")
+                raise SnapshotError(f"pool_id is {_said(name)}, which is no pair of numbers")
             known = self._pools[name] = len(self._events.pools)
             self._events.pools.append(name)
         return known
@@ -190,7 +197,8 @@ class _Folder:
         blocks = self._blocks
         state = STATES.get(_text(values, "state"))
         if state is None:
-            raise SnapshotError(f"a block in state {values['state']!r}; known: {', '.join(STATES)}")
+            said = _said(values["state"])
+            raise SnapshotError(f"a block in state {said}; known: {', '.join(STATES)}")
         if "requested_size" not in values:
             raise SnapshotError(
                 "blocks without requested_size: the snapshot is of a torch before 2.1; "
@@ -211,7 +219,7 @@ class _Folder:
         self._taken = mine.stop
         self._stack(values)
         segment = Segment(
-            device=_whole(values, "device"),
+            device=_device(values),
             address=_whole(values, "address") & _WORD,
             size=_size(values, "total_size"),
             stream=_whole(values, "stream") & _WORD,
@@ -219,8 +227,23 @@ class _Folder:
             expandable=bool(values.get("is_expandable")),
             blocks=mine,
         )
+        self._place(segment)
         self._segments.append(segment)
         return _Row("segment")
+
+    def _place(self, segment: Segment) -> None:
+        """Give blocks that tell no address theirs: they lie one behind the other."""
+        address = segment.address
+        for row in segment.blocks:
+            self._blocks.address[row] = self._blocks.address[row] or address & _WORD
+            address += self._blocks.size[row]
+
+
+def _said(value: object) -> str:
+    """Return a value for a message; a container may name others without end, and is only named."""
+    if isinstance(value, (list, dict)):
+        return f"a {type(value).__name__.lower()}"
+    return shortened(value)
 
 
 def _list(value: object, name: str) -> list[Any]:
@@ -232,8 +255,23 @@ def _list(value: object, name: str) -> list[Any]:
 def _whole(values: dict[str, Any], key: str) -> int:
     value = values.get(key)
     if type(value) is not int or value.bit_length() > 64:
-        raise SnapshotError(f"{key} is {value!r}, which is no 64-bit integer")
+        raise SnapshotError(f"{key} is {_said(value)}, which is no 64-bit integer")
     return value
+
+
+def _settings(whole: dict[str, Any]) -> dict[str, object]:
+    """Return what is said of the allocator's settings; torch before 2.2 says nothing."""
+    given = whole.get("allocator_settings") or {}
+    if not isinstance(given, dict):
+        raise SnapshotError("allocator_settings is no dict")
+    return dict(given)
+
+
+def _device(values: Dict) -> int:
+    device = _whole(values, "device")
+    if device < HOST:
+        raise SnapshotError(f"device is {device}, which is no device")
+    return device
 
 
 def _size(values: Dict, key: str) -> int:
@@ -246,5 +284,5 @@ def _size(values: Dict, key: str) -> int:
 def _text(values: Dict, key: str) -> str:
     value = values.get(key)
     if type(value) is not str:
-        raise SnapshotError(f"{key} is {value!r}, which is no string")
+        raise SnapshotError(f"{key} is {_said(value)}, which is no string")
     return value

@@ -28,6 +28,16 @@ FREE_ITEMS, BYTES_AN_ITEM = 50_000, 32
 LONG_GETS = re.compile(rb"(?:j[\x00-\xff]{4})+")
 SHORT_GETS = re.compile(rb"(?:h[\x00-\xff])+")
 
+OTHER_FILES = {
+    b"\x1f\x8b": ": gzip has compressed it; unpack it first",
+    b"BZh": ": bzip2 has compressed it; unpack it first",
+    b"\xfd7zXZ": ": xz has compressed it; unpack it first",
+    b"\x28\xb5\x2f\xfd": ": zstd has compressed it; unpack it first",
+    b"PK\x03\x04": ": it is a zip archive, such as torch.save writes; "
+    "write it with torch.cuda.memory._dump_snapshot",
+}
+"""First bytes of files that are taken for snapshots, and what to do with them."""
+
 CODES: dict[str, int] = {op.name: ord(op.code) for op in pickletools.opcodes}
 NAMES = {code: name for name, code in CODES.items()}
 
@@ -118,9 +128,11 @@ class Unpickler:
 
     def _start(self) -> None:
         self._stream.ready()
-        head = self._stream.data[:2]
+        head = self._stream.data[: max(map(len, OTHER_FILES))]
         if len(head) < 2 or head[0] != CODES["PROTO"] or head[1] not in (2, 3, 4, 5):
-            raise SnapshotError("the file is no pickle of protocol 2 to 5")
+            told = (word for start, word in OTHER_FILES.items() if head.startswith(start))
+            why = next(told, "" if head else ": it is empty")
+            raise SnapshotError(f"the file is no pickle of protocol 2 to 5{why}")
         self._stream.at = 2
 
     def _refusal(self) -> SnapshotError:

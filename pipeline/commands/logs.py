@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from pipeline.logs import log_of, tail_of
+from pipeline.plain import plain
 from pipeline.store import Cell, Store, labels, read_store
 
 BAD_INPUT = 2
@@ -39,7 +40,7 @@ def run(
         for rank, log in _logs(store, cell):
             typer.echo(f"== {named[cell.key]}, {cell.outcome}, rank {rank}: {log or 'no log'}")
             if log is not None:
-                typer.echo("\n".join(_shown(tail_of(log)).splitlines()[-lines:]))
+                typer.echo("\n".join(plain(tail_of(log), keep="\n\t").splitlines()[-lines:]))
 
 
 def _chosen(store: Store, keys: list[str] | tuple[()]) -> list[Cell]:
@@ -53,8 +54,3 @@ def _logs(store: Store, cell: Cell) -> Iterator[tuple[int, Path | None]]:
     last = {record.rank: record for record in cell.records}
     for rank in sorted(last):
         yield rank, log_of(store.out, last[rank])
-
-
-def _shown(text: str) -> str:
-    """Write out what would steer a terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)

@@ -71,6 +71,8 @@ def run(
             if path is not None:
                 require_writable(path)
         topology = Topology(pp=pp, dp=dp, cp=cp, tp=tp, ep=ep, etp=etp)
+        if expandable and device is None:
+            raise ConfigError("--expandable changes a device's room; name one with --device")
         capacity = named_device(device) if device is not None else None
         table = Coefficients.load(coefficients)
         pricer = compile_pricer(

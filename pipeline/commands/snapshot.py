@@ -23,12 +23,15 @@ from jobs.snapshot.read import read_snapshot
 from jobs.snapshot.stream import SnapshotError
 from jobs.snapshot.tables import HOST, Frame, Snapshot, Stacks
 from jobs.spec import CellSpec
+from pipeline.plain import plain
 from planner.errors import ConfigError, PlannerError
 from planner.local import localize
-from planner.units import gib
+from planner.units import ceil_div, gib
 
 BAD_INPUT = 2
 BARS = "▁▂▃▄▅▆▇█"
+BESIDE_BARS = 31
+"""Columns that the names of the figures take, and the space around them."""
 LIBRARIES = ("/torch/", "/contextlib.py")
 """Frames of these say less than those that call them."""
 
@@ -37,6 +40,11 @@ NO_HISTORY = (
     "taken; call torch.cuda.memory._record_memory_history() before the work"
 )
 
+NO_ALLOCATION = (
+    "the history holds no allocation, so that no peak is known: what follows is live as the "
+    "snapshot was taken; let torch.cuda.memory._record_memory_history keep more (max_entries), or "
+    "begin before the work"
+)
 
 CUT = (
     "the history is cut: events older than it were recorded and are lost, so that the peak may lie "
@@ -61,7 +69,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Read a PyTorch memory snapshot: peak, working set, frames at the peak, planner terms."""
-    console = Console()
+    console = Console(markup=False, emoji=False)  # names of C++ have brackets and colons
     try:
         sizes = _sizes(spec, record)
         snapshot = read_snapshot(file)
@@ -70,8 +78,7 @@ def run(
             held_by = ", ".join(map(str, snapshot.devices)) or "none"
             raise ConfigError(f"{file} says nothing of device {device}; it has {held_by}")
     except (SnapshotError, PlannerError, OSError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        typer.echo(f"peakcast snapshot: {file}: {why}", err=True)
+        typer.echo(f"peakcast snapshot: {plain(_words(file, error))}", err=True)
         raise typer.Exit(BAD_INPUT) from error
     found = [_Findings(snapshot, number, sizes, replayed) for number in wanted]
     if as_json:
@@ -81,6 +88,13 @@ def run(
         console.print("the snapshot holds no segments and no history")
     for one in found:
         one.show(console, top)
+
+
+def _words(file: Path, error: Exception) -> str:
+    """Say what is wrong, and with which file."""
+    if isinstance(error, OSError):
+        return f"{error.filename or file}: {error.strerror or error}"
+    return f"{file}: {error}" if isinstance(error, SnapshotError) else str(error)
 
 
 def _sizes(spec_path: Path | None, record_path: Path | None) -> Sizes:
@@ -113,6 +127,7 @@ class _Findings:
         self.live: Sequence[Group] = (
             live_groups(snapshot, device) if self.history is None else self.history.at_peak
         )
+        self._recorded = len(snapshot.rows_of(device))
         self.terms = attribute(self.live, snapshot.stacks, sizes)
         self.replayed: Reserved | None = None
         if replayed and self.history is not None and device != HOST:  # which has other rules
@@ -140,7 +155,7 @@ class _Findings:
 
     def show(self, console: Console, top: int) -> None:
         """Print."""
-        console.print(_figures(self.device, self.held, self.history, self.replayed))
+        console.print(_figures(self.device, self.held, self.history, self.replayed, console.width))
         moment = "at the peak" if self.history else "live"
         note = self._note()
         if note is not None:
@@ -157,7 +172,7 @@ class _Findings:
     def _note(self) -> str | None:
         """Return what the figures lack."""
         if self.history is None:
-            return NO_HISTORY
+            return NO_ALLOCATION if self._recorded else NO_HISTORY
         return CUT if self.history.whole is False else None
 
 
@@ -188,10 +203,14 @@ def _shown(frames: list[Frame]) -> list[str]:
         and not any(part in frame.filename for part in LIBRARIES)
     ]
     chosen = (told or frames)[:2]
-    return [f"{'/'.join(f.filename.split('/')[-3:])}:{f.line} {f.name}" for f in chosen] or ["-"]
+    words = (f"{'/'.join(f.filename.split('/')[-3:])}:{f.line} {f.name}" for f in chosen)
+    return [plain(one) for one in words] or ["-"]
 
 
-def _figures(device: int, now: Held, past: History | None, replayed: Reserved | None) -> Table:
+def _figures(
+    device: int, now: Held, past: History | None, replayed: Reserved | None, width: int
+) -> Table:
+    """Return a device's figures, for a terminal of so many columns."""
     table = Table("pinned host memory" if device == HOST else f"device {device}", "", box=None)
     rows: list[tuple[str, str]] = []
     if past is not None:
@@ -201,7 +220,7 @@ def _figures(device: int, now: Held, past: History | None, replayed: Reserved | 
             ("live when the history began", gib(past.baseline_bytes)),
             ("reserved at most", gib(past.reserved_peak_bytes)),
             ("history", f"{past.events} events, {past.seconds:.1f} s"),
-            ("live bytes", _bars([live for _, live, _ in past.timeline], past.peak_bytes)),
+            ("live bytes", _bars(past, max(1, width - BESIDE_BARS))),
         ]
         if replayed is not None:
             rows.append(("reserved at most, replayed", gib(replayed.peak_bytes)))
@@ -219,7 +238,9 @@ def _figures(device: int, now: Held, past: History | None, replayed: Reserved | 
     return table
 
 
-def _bars(heights: list[int], highest: int) -> str:
-    """Draw a timeline in one line."""
-    steps = len(BARS) - 1
-    return "".join(BARS[round(steps * max(0, height) / max(1, highest))] for height in heights)
+def _bars(past: History, width: int) -> str:
+    """Draw a timeline in one line of at most so many bars, each the highest of its stretch."""
+    live = [max(0, height) for _, height, _ in past.timeline]
+    stretch, steps = ceil_div(len(live), width), len(BARS) - 1
+    heights = (max(live[start : start + stretch]) for start in range(0, len(live), stretch))
+    return "".join(BARS[round(steps * height / max(1, past.peak_bytes))] for height in heights)

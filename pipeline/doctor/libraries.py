@@ -15,14 +15,18 @@ ON_DEVICE = "runs on GPUs"
 
 TORCH = """
 import json, torch
-gpus = []
+gpus, trouble = [], None
 if torch.cuda.is_available():
-    for number in range(torch.cuda.device_count()):
-        of = torch.cuda.get_device_properties(number)
-        gpus.append([of.name, of.total_memory])
+    try:
+        for number in range(torch.cuda.device_count()):
+            of = torch.cuda.get_device_properties(number)
+            gpus.append([of.name, of.total_memory])
+    except (RuntimeError, ValueError) as error:
+        trouble = type(error).__name__
 nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
 print(json.dumps({
     "version": torch.__version__, "cuda": torch.version.cuda, "gpus": gpus,
+    "trouble": trouble,
     "nccl": ".".join(map(str, torch.cuda.nccl.version())) if nccl else None,
     "gloo": torch.distributed.is_available() and torch.distributed.is_gloo_available(),
 }))
@@ -68,6 +72,10 @@ def _no_torch(why: str, fix: str) -> Iterator[Finding]:
 
 
 def _cuda(told: dict[str, Any]) -> Finding:
+    if told["trouble"]:
+        found = f"{told['cuda']}: torch raises {told['trouble']} as it takes a GPU up"
+        fix = "see what python -m jobs.cuda.devices says; PYTORCH_ALLOC_CONF may be at fault"
+        return broken("cuda", found, ON_DEVICE, fix)
     if told["gpus"]:
         names = ", ".join(f"{name} ({size / 2**30:.0f} GiB)" for name, size in told["gpus"])
         return here("cuda", f"{told['cuda']}: {names}", ON_DEVICE)

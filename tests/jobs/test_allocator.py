@@ -230,3 +230,11 @@ def test_a_block_is_given_back_once() -> None:
     allocator.free(block)
     with pytest.raises(ValueError, match="free already"):
         allocator.free(block)
+
+
+def test_a_request_of_any_size_is_served_where_memory_has_no_end() -> None:
+    """Reference: sizes in a snapshot have 63 bits; a hostile one names the largest."""
+    largest = 2**63 - 1
+    for expandable in (False, True):
+        found = replay([Ask(0, largest)], Settings(expandable=expandable))
+        assert 0 <= found.peak_bytes - largest < 20 * MIB

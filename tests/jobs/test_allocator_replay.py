@@ -81,9 +81,12 @@ def test_what_a_history_says_of_streams_pools_and_the_cache_becomes_steps(tmp_pa
 
 
 def test_settings_are_read_from_what_a_snapshot_states() -> None:
-    """Reference: ``allocator_settings`` as torch 2.14.1 tells them; before 2.2 there are none."""
+    """Reference: ``allocator_settings`` as torch 2.14.1 tells them, which heeds no space in them.
+
+    Before 2.2 there are none.
+    """
     stated = {
-        "PYTORCH_CUDA_ALLOC_CONF": "large_segment_size_mb:40, max_non_split_rounding_mb:60",
+        "PYTORCH_CUDA_ALLOC_CONF": "large_segment_size_mb:40 , max_non_split_rounding_mb : 60",
         "max_split_size": 64 * MIB,
         "expandable_segments": True,
         "roundup_power2_divisions": {"1": 2, "2": 4},
@@ -98,3 +101,7 @@ def test_settings_are_read_from_what_a_snapshot_states() -> None:
     assert stated_settings({"PYTORCH_CUDA_ALLOC_CONF": "large_segment_size_mb:1"}) == plain
     assert plain == stated_settings({"max_split_size": -1, "PYTORCH_CUDA_ALLOC_CONF": ""})
     assert (plain.large_segment_bytes, plain.max_split_bytes) == (20 * MIB, None)
+    laughs: list[object] = ["large_segment_size_mb:40"]
+    for _ in range(60):
+        laughs = [laughs] * 10
+    assert stated_settings({"PYTORCH_CUDA_ALLOC_CONF": laughs}) == plain

@@ -95,6 +95,10 @@ def test_a_call_that_ran_out_of_memory_keeps_both_peaks(records) -> None:
 def test_what_a_device_cannot_do_is_refused_with_the_way_out(monkeypatch) -> None:
     """Reference: flash attention has no fp32; DeepEP and Transformer Engine are not installed."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
+    with pytest.raises(ConfigError, match=r"backend:cudaMallocAsync.*take backend:native"):
+        cuda.require_device(Step(), Topology())
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
     with pytest.raises(ConfigError, match=r"step\.dtype=bf16"):
         cuda.require_device(Step(dtype="fp32"), Topology())
     monkeypatch.setattr(cuda, "has_hybridep", lambda: False)

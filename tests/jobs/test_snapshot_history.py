@@ -138,6 +138,25 @@ def _read(value: object) -> Snapshot:
         return read(value, Path(folder))
 
 
+def test_blocks_without_an_address_lie_one_behind_the_other(tmp_path: Path) -> None:
+    """Reference: a segment's blocks are listed in order and fill it."""
+    told = [block(A, MIB, MIB), block(A + MIB, 3 * MIB, 9, "inactive"), block(A + 4 * MIB, 512, 5)]
+    silent = [{key: one[key] for key in one if key != "address"} for one in told]
+    trace = [event("alloc", A + 4 * MIB, 5)]
+    both = [
+        read(snapshot([segment(A, blocks)], trace), tmp_path).blocks.address
+        for blocks in (told, silent)
+    ]
+    assert both[0] == both[1]
+    seen = history(read(snapshot([segment(A, silent)], trace), tmp_path), 0)
+    assert (seen.baseline_bytes, seen.working_set_bytes) == (MIB, 512)
+
+
+LAUGHS: list[object] = ["lol"]
+for _ in range(60):
+    LAUGHS = [LAUGHS] * 10
+"""A few hundred bytes in a pickle, and 10^60 words when it is written out."""
+
 WRONG = {
     "no snapshot": ({"weights": [1, 2]}, "no segments and device_traces"),
     "a list of tensors": ([1], "no segments and device_traces"),
@@ -156,6 +175,21 @@ WRONG = {
     "a segment in a trace": (snapshot([], [segment(A, [])]), "segments lie outside"),
     "one event twice": (snapshot([], [event("alloc", A, 5)] * 2), "outside the devices' traces"),
     "text in a trace": (snapshot([], ["alloc"]), "no event"),
+    "settings that are text": (
+        {**snapshot([], []), "allocator_settings": "abc"},
+        "allocator_settings is no dict",
+    ),
+    "a device before the host": (snapshot([segment(A, [], device=-5)]), "device is -5"),
+    "a size of a megabyte of text": (
+        snapshot([], [event("alloc", A, "9" * MIB)]),
+        r"size is '9+\.\.\.9+', which",
+    ),
+    "a size that is a list without end": (
+        snapshot([], [event("alloc", A, LAUGHS)]),
+        "size is a list,",
+    ),
+    "an action that is one": (snapshot([], [event(LAUGHS, A, 5)]), "action is a list,"),
+    "a state that is one": (snapshot([segment(A, [block(A, 5, 5, LAUGHS)])]), "state is a list,"),
     "traces that are no list": ({"segments": [], "device_traces": "none"}, "no list"),
 }
 

@@ -163,6 +163,19 @@ FILE_FAULTS = {
     "no config": (lambda f: (f / "config.json").unlink(), r"config.json does not exist; give the"),
     "torn config": (write("config.json", "{"), r"config.json is not JSON"),
     "list as config": (write("config.json", "[]"), r"config.json must hold a JSON object"),
+    "config is a folder": (
+        lambda f: ((f / "config.json").unlink(), (f / "config.json").mkdir()),
+        r"config.json cannot be read .*Is a directory",
+    ),
+    "odd model_type": (write("config.json", '{"model_type": [1]}'), r"model_type \[1\], whose"),
+    "quantized": (
+        write("config.json", '{"quantization_config": {"quant_method": "fp8"}}'),
+        r"config.json says that the weights are quantized; only F32, BF16, F16 are read",
+    ),
+    "no index": (
+        lambda f: (f / "model.safetensors.index.json").unlink(),
+        r"has model-00001-of-00002.safetensors and no model.safetensors.index.json",
+    ),
     "no weights": (lambda f: (f / SHARD).unlink(), rf"{SHARD} does not exist"),
     "torn weights": (lambda f: (f / SHARD).write_bytes(b"12"), rf"{SHARD} cannot be read"),
     "torn index": (write("model.safetensors.index.json", "{}"), r"index.json has no weight_map"),
@@ -187,6 +200,19 @@ def test_a_config_of_another_model_is_refused(folder):
         match=r"hidden_size is 128, the model's is 256; num_experts_per_tok is 2, the model's is 3",
     ):
         load_pretrained(built(), other, folder)
+
+
+def test_positions_may_be_told_in_a_part_of_their_own(folder):
+    """Published layouts: Transformers 5 writes ``rope_parameters``, and no ``rope_theta``."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["rope_parameters"] = {"rope_type": "default", "rope_theta": config.pop("rope_theta")}
+    path.write_text(json.dumps(config))
+    load_pretrained(built(), MODEL, folder)
+    config["rope_parameters"]["rope_theta"] = 7
+    path.write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="rope_theta is 7, the model's is"):
+        load_pretrained(built(), MODEL, folder)
 
 
 def test_loading_in_bf16_rounds_and_nothing_else(folder):

@@ -136,8 +136,10 @@ def test_exit_codes_follow_what_is_needed() -> None:
     ("name", "value", "status"),
     [
         ("PYTORCH_ALLOC_CONF", "expandable_segments:True", "ok"),
-        ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128, expandable_segments:true", "ok"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128, expandable_segments : True", "ok"),
         ("PYTORCH_ALLOC_CONF", "expandable_segments:False", "absent"),
+        ("PYTORCH_ALLOC_CONF", "expandable_segments:true", "absent"),
+        ("PYTORCH_ALLOC_CONF", "backend : cudaMallocAsync", "broken"),
         ("NOTHING", "", "absent"),
     ],
 )
@@ -150,7 +152,19 @@ def test_what_fragments_cost_is_told(
     monkeypatch.setenv(name, value)
     found = allocator()
     assert found.status == status
-    assert ("expandable_segments:True" in found.fix) is (status == "absent")
+    assert ("expandable_segments:True" in found.fix) is (status != "ok")
+
+
+@pytest.mark.parametrize("older", ["", "expandable_segments:False"])
+def test_the_older_name_of_the_allocator_s_settings_wins(
+    monkeypatch: pytest.MonkeyPatch, older: str
+) -> None:
+    """Reference: torch 2.14.1 with both set, asked on the emulated device for what it took."""
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", older)
+    found = allocator()
+    assert found.status == "absent"
+    assert found.fix == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 def test_a_slurm_that_answers_in_parts(tool: Tool) -> None:

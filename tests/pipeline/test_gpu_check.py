@@ -12,6 +12,8 @@ from rich.console import Console
 
 from jobs.record import RankRecord, record_path, write_records
 from jobs.spec import CellSpec
+from jobs.spec_file import write_spec
+from pipeline.asked import write_asked
 from pipeline.config import cell_of
 from pipeline.gpu_cells import main
 from pipeline.gpu_check import BAD_INPUT, MISSED, NO_DEVICE, PASSED, STUDY, compare, verdict
@@ -134,7 +136,7 @@ def test_a_failed_cell_and_an_empty_study_are_no_success(stub: ModuleType, spec:
     failed = replace(stub.record(spec, 0, 0, 0), outcome="oom-device", error="CUDA out of memory")
     assert verdict(store(spec, failed), []) == (
         MISSED,
-        f"failed: {spec.label}: rank 0: CUDA out of memory; rank 0 call 0 was cut short at 99.00 "
+        "failed: ep1_cp1 even: rank 0: CUDA out of memory; rank 0 call 0 was cut short at 99.00 "
         "MiB in backward layers.0.mlp aten.mm (expected 100.00, bound 110.00)",
     )
     assert list(rows(store(spec, replace(seen(stub, spec, 0.5, 0.5), outcome="error")))) == []
@@ -172,6 +174,24 @@ def test_cells_of_the_study_can_be_run_by_hand(stub: ModuleType, tmp_path: Path,
     assert "18 calls: within 10 % of expected" in text
     order = [line.split(" cold")[0] for line in text.splitlines() if " cold" in line][:18:2]
     assert order == [f"{n} layers even_{size}k " for n in (2, 4, 8) for size in (16, 49, 98)]
+    lost = specs[0].key
+    record_path(tmp_path, lost, 0, 0).unlink()
+    assert compare(Console(width=250), tmp_path) == MISSED
+    assert f"no record: python -m jobs.rank {tmp_path}/specs/{lost}.json" in capsys.readouterr().out
+
+
+def test_cells_of_an_earlier_command_do_not_count(
+    stub: ModuleType, spec: CellSpec, tmp_path: Path
+) -> None:
+    """Reference: ``asked.json``; a folder keeps what was tried before, such as a smaller model."""
+    tried = composed("h200_single", "weights=planned", "model.num_layers=2", "calls=cold")
+    for one, part in ((spec, 0.97), (tried, 0.5)):
+        write_spec(one, tmp_path)
+        write_records(record_path(tmp_path, one.key, 0, 0), [seen(stub, one, part, part)])
+    write_asked(tmp_path, [spec.key])
+    assert compare(Console(), tmp_path) == PASSED
+    write_asked(tmp_path, [spec.key, tried.key])
+    assert compare(Console(), tmp_path) == MISSED
 
 
 def test_without_a_device_it_says_so_and_exits_with_three() -> None:

@@ -180,6 +180,7 @@ def test_tokens_are_spread_over_replicas(peakcast):
         (("--model", "tiny", "--tokens", 0), "without any"),
         (("--model", "tiny", "--tokens", 5, "--ep", 3), "ep can be 1"),
         (("--model", "tiny", "--tokens", 5, "--device", "abacus"), "no device 'abacus'"),
+        (("--model", "tiny", "--tokens", 5, "--expandable"), "name one with --device"),
         (("--model", "tiny", "--tokens", 5, "--coefficients", "x"), "no coefficient table 'x'"),
         (("--model", "tiny", "--tokens", 5, "--layers", 99), "more than the 4 of tiny"),
         (("--model", "gone.json", "--tokens", 5), "gone.json"),

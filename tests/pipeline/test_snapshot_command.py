@@ -1,6 +1,10 @@
 """``peakcast snapshot`` on snapshots made by hand, as a person types it."""
 
+import bz2
+import gzip
 import json
+import lzma
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -85,11 +89,78 @@ def test_an_empty_history_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "record_memory_history" in device["note"]
 
 
+def test_a_history_of_ends_alone_is_not_called_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reference: torch keeps the last ``max_entries`` events, which may all be ends."""
+    ends = [event("free_requested", A, MIB), event("free_completed", A, MIB)]
+    _, shown = told(snapshot([segment(A, [block(A, MIB, MIB)])], ends), tmp_path, capsys)
+    assert "the history holds no allocation" in shown
+    assert "max_entries" in shown
+    assert "empty" not in shown
+
+
+def test_names_from_the_file_are_shown_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reference: rich takes ``[/x]`` for markup, a terminal takes escapes for orders."""
+    monkeypatch.setenv("COLUMNS", "200")
+    hostile = [frame("/a/b[/red]/\x1b[31m\ud800.cpp", 3, "f(int*) [clone .isra.0] :fire:\nnext")]
+    code, shown = told(snapshot([], [event("alloc", A, MIB, hostile)]), tmp_path, capsys)
+    assert code == 0
+    assert r"b[/red]/\x1b[31m\ud800.cpp:3 f(int*) [clone .isra.0] :fire:\nnext " in shown
+
+
+def test_a_timeline_fits_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reference: by hand; 96 points of which the last is by far the highest, on 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    trace = [event("alloc", A + n * MIB, 512) for n in range(95)]
+    trace.append(event("alloc", A + 95 * MIB, 900 * MIB))
+    _, shown = told(snapshot([], trace), tmp_path, capsys)
+    (line,) = [line for line in shown.splitlines() if "live bytes" in line]
+    assert line.split()[-1] == "▁" * 47 + "█"
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
+def test_a_compressed_file_is_refused_by_name(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reference: the first bytes that Python's own modules write."""
+    modules = {"gz": gzip, "bz2": bz2, "xz": lzma}
+    code, shown = told(modules[kind].compress(pickle.dumps(snapshot([], []))), tmp_path, capsys)
+    assert code == 2
+    assert "has compressed it; unpack it first" in shown
+
+
+def test_a_pipe_is_refused_and_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reference: opening a pipe that nobody writes to would never return."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SystemExit) as left:
+        main(["snapshot", str(tmp_path / "pipe")])
+    assert left.value.code == 2
+    assert "no file of a known size" in capsys.readouterr().err
+
+
+def test_the_file_that_is_missing_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reference: the snapshot is there, the spec is not."""
+    more = ("--spec", "absent.json", "--record", "absent.jsonl")
+    code, shown = told(snapshot([], []), tmp_path, capsys, *more)
+    assert (code, shown) == (2, "peakcast snapshot: absent.json: No such file or directory\n")
+
+
 @pytest.mark.parametrize(
     ("value", "more", "reason"),
     [
         (b"\x80\x04cos\nsystem\n(V/bin/true\ntR.", (), "nothing was run"),
-        (b"PK\x03\x04", (), "no pickle of protocol 2 to 5"),
+        (b"PK\x03\x04", (), "no pickle of protocol 2 to 5: it is a zip archive"),
+        (b"", (), "it is empty"),
         (snapshot([], []), ("--device", "3"), "says nothing of device 3"),
         (snapshot([], []), ("--record", "records.jsonl"), "give both --spec"),
     ],

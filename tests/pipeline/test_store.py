@@ -137,6 +137,18 @@ def test_cells_that_differ_in_much_are_told_apart_by_little(
     }
 
 
+def test_workloads_are_told_apart_by_name_and_not_by_their_requests(
+    tmp_path: Path, stub: ModuleType
+) -> None:
+    """Reference: by hand; the longer one lists 48 requests of 2,048 tokens."""
+    for name in ("even_16k", "even_98k"):
+        write(tmp_path, stub, a_cell(f"workload={name}"), 0, "ok", "ok", "ok")
+    assert set(labels(read_store(tmp_path)).values()) == {
+        "ep2_cp1 random workload.name=even_16k",
+        "ep2_cp1 random workload.name=even_98k",
+    }
+
+
 def test_a_summary_takes_the_fullest_rank_and_the_worst_error(
     tmp_path: Path, stub: ModuleType
 ) -> None:
