@@ -174,6 +174,7 @@ def _fact(fact: Fact, store: Store) -> str:
         and spec.weights.routing == "balanced"
         and not spec.step.release_dispatcher_state
         and spec.workload.requests
+        and spec.workload.gradients
         and record.temperature == fact.temperature
     ]
     traced = found[0] if found else "not in these records"
@@ -196,6 +197,7 @@ def _pairs(store: Store) -> list[str]:
                 and spec.model.num_layers == LAYERS
                 and spec.step.release_dispatcher_state == released
                 and spec.workload.rank_tokens
+                and spec.workload.gradients
                 and record.temperature == "cold"
                 and record.planned is not None
             ):
@@ -225,6 +227,7 @@ def _row(spec: CellSpec, record: RankRecord) -> str:
     routing = spec.weights.routing
     routing += f" {spec.weights.imbalance:g}" if routing == "skewed" else ""
     routing += ", shards" if spec.workload.rank_tokens else ""
+    routing += "" if spec.workload.gradients else ", forward alone"
     routing += ", state released" if spec.step.release_dispatcher_state else ""
     difference = 100 * (planned.expected_bytes / seen.working_set_bytes - 1)
     unattributed = 100 * seen.unattributed_bytes / seen.working_set_bytes

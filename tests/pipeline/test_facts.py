@@ -16,29 +16,32 @@ from tests.conftest import qwen
 
 EP1, EP2 = ("ep1_cp2", Topology(cp=2)), ("ep2_cp2", Topology(cp=2, ep=2))
 CELLS = [
-    (*where, Step(adapters="all", release_dispatcher_state=free))
+    (*where, Step(adapters="all", release_dispatcher_state=free), True)
     for free in (False, True)
     for where in (EP1, EP2)
 ]
+CELLS.insert(0, (*EP2, Step(adapters="all"), False))
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Cells of the published geometry, dispatcher state kept and released, in one process."""
+    """Cells of the published geometry, state kept and released, forward alone, in one process."""
     out = tmp_path_factory.mktemp("facts")
     program = (
         "import sys; from pathlib import Path; from jobs.rank import main\n"
         "for spec in sys.argv[2:]: main(Path(spec), Path(sys.argv[1]), 0, '')"
     )
     paths = []
-    for name, topology, step in CELLS:
+    for name, topology, step, gradients in CELLS:
         spec = CellSpec(
             model=qwen(num_layers=8),
             topology=topology,
             topology_name=name,
             step=step,
             weights=Weights(name="even"),
-            workload=Workload(name="seeds", requests=(19_475,) * 7 + (19_476,) * 3),
+            workload=Workload(
+                name="seeds", requests=(19_475,) * 7 + (19_476,) * 3, gradients=gradients
+            ),
             calls=Calls(name="pair", measured=2),
             meter=Meter(ranks=(0,)),
             backend="fake",
@@ -71,6 +74,7 @@ def test_published_facts_come_out(store):
     assert "| 11,792 | 11,792.0 |" in text
     assert text.count("| 4,096 + 4,096 B | 8,194 B |") == 2
     assert "| 8.4 GB, about 1 a layer | 8.41 GB, 1.05 a layer |" in text
+    assert text.count("| balanced, forward alone |") == 2
 
 
 def test_expected_is_what_full_size_ranks_see(store):
@@ -78,7 +82,7 @@ def test_expected_is_what_full_size_ranks_see(store):
 
     The planner's own bar is 2 %, with at most 1 % of the peak unattributed and none above bound.
     """
-    assert len(records(store)) == 8
+    assert len(records(store)) == 2 * len(CELLS)
     for record in records(store):
         planned, seen = record.planned, record.observed
         assert planned.expected_bytes == pytest.approx(seen.working_set_bytes, rel=0.02)
@@ -105,6 +109,7 @@ def test_released_state_lowers_the_peak_as_priced(store):
     seen = {
         (cell.spec.topology_name, cell.spec.step.release_dispatcher_state): cell.records[-1]
         for cell in store.cells
+        if cell.spec.workload.gradients
     }
     for name, _ in (EP1, EP2):
         kept, released = seen[name, False], seen[name, True]

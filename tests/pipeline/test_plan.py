@@ -111,6 +111,19 @@ def test_json_has_every_figure_of_the_price(peakcast):
     assert plan["device_bytes"] == 81_559 * 2**20
 
 
+def test_without_gradients_no_backward_is_shown(peakcast):
+    """Reference: the price of a batch that says so in Python; what is to admit is its forward."""
+    options = (*QWEN8, "--tokens", 90_000, "--forward-only")
+    plan = json.loads(peakcast("plan", *options, "--json").stdout)
+    model = with_layers(named_model("qwen3_6_35b_a3b"), 8)
+    pricer = compile_pricer(model, Topology(), Step(), coefficients="art-954")
+    price = pricer.price(Batch(tokens=90_000, gradients=False))
+    assert plan["demand_bytes"] == price.demand_bytes == price.forward_bytes
+    shown = {line.split()[0] for line in peakcast("plan", *options).stdout.splitlines() if line}
+    assert "forward" in shown
+    assert "backward" not in shown
+
+
 def test_expandable_segments_leave_more_room(peakcast):
     """Law: the same plan on the same device, less what fragments take; the rest does not move."""
     options = (*QWEN8, "--cp", 2, "--ep", 2, "--tokens", 90_000, "--device", "h200", "--json")
