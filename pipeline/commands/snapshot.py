@@ -52,6 +52,11 @@ CUT = (
     "more (max_entries), or begin later"
 )
 
+PACKED = (
+    "the replay packs what is older than the history without a gap: it may reserve less than was "
+    "reserved"
+)
+
 
 def run(
     file: Annotated[Path, typer.Argument(help="what torch.cuda.memory._dump_snapshot wrote")],
@@ -173,7 +178,10 @@ class _Findings:
         """Return what the figures lack."""
         if self.history is None:
             return NO_ALLOCATION if self._recorded else NO_HISTORY
-        return CUT if self.history.whole is False else None
+        notes = [CUT] if self.history.whole is False else []
+        if self.replayed is not None and self.history.baseline_bytes:
+            notes.append(PACKED)
+        return "; ".join(notes) or None
 
 
 def top_stacks(

@@ -62,6 +62,17 @@ def test_it_shows_peak_frames_and_terms(tmp_path: Path, capsys: pytest.CaptureFi
     assert device["note"] is None
 
 
+def test_what_a_replay_cannot_know_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reference: a block older than the history, whose place among others was not recorded."""
+    older = [block(A, 2 * MIB, 2 * MIB)]
+    trace = [event("alloc", A + 4 * MIB, MIB), event("free_completed", A + 4 * MIB, MIB)]
+    value = snapshot([segment(A, older)], trace)
+    assert "packs what is older" in told(value, tmp_path, capsys, "--replay")[1]
+    assert "packs what is older" not in told(value, tmp_path, capsys)[1]
+
+
 def test_frames_of_dispatch_modes_are_not_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
