@@ -10,6 +10,7 @@ from jobs.meter.call import CallLedger
 from jobs.meter.timeline import timeline
 from jobs.record import Observed, Planned
 from planner.admission import Decision, Refuse, Split
+from planner.children import in_turn
 from planner.price import Price
 
 NAMED = 8
@@ -47,7 +48,7 @@ def plan_of(decision: Decision, prices: Sequence[Price], held_over: int, rank: i
         verdict |= {"reason": decision.reason, "ways_out": list(decision.ways_out)}
     return Planned(
         expected_bytes=fullest.expected_bytes,
-        bound_bytes=max(price.bound_bytes for price in prices),
+        bound_bytes=in_turn([price.figures for price in prices], released=0),
         growth_bytes=max(price.growth_bytes for price in prices),
         retained_bytes=max(price.retained_bytes for price in prices),
         held_over_bytes=held_over,

@@ -20,6 +20,7 @@ from planner.batch import lay_out
 from planner.coefficients import MILLI, Coefficients
 from planner.compiled import compile_terms
 from planner.facts import FACTS
+from planner.fullest import may_be_fullest
 from planner.local import Local
 from planner.moments import Moment
 from planner.pricer import compile_pricer
@@ -112,6 +113,8 @@ def findings(samples: Sequence[Sample], table: Coefficients) -> list[Finding]:
     given = _copies_of(table, samples[0].local)
     found = []
     for moment in samples[0].observed:
+        if not may_be_fullest(moment, samples[0].local):
+            continue
         for name in samples[0].unit[moment]:
             if any(name in second for second in MERGED.values()):
                 continue
@@ -201,7 +204,9 @@ def _entries(
     for local, found in traced:
         if not term.when(local):
             continue
-        at = {str(m): f.copies for m, f in found.items() if f.copies}
+        at = {str(m): f.copies for m, f in found.items() if f.copies} | _not_looked_at(
+            term, local, table
+        )
         if not found:  # seen under another term's name: as the given table has it
             at = {
                 str(moment): copies
@@ -215,6 +220,17 @@ def _entries(
         else:
             groups.append((at, [local]))
     return [_entry(term, at, (_when(index, groups), only)) for index, (at, _) in enumerate(groups)]
+
+
+def _not_looked_at(term: Term, local: Local, table: Coefficients) -> dict[str, float]:
+    """Return copies at moments that such a rank does not price: as the given table has them."""
+    return {
+        str(moment): copies / MILLI
+        for entry in table.copies
+        if entry.term == term.name and entry.when.mismatch(local) is None
+        for moment, copies in entry.at.items()
+        if not may_be_fullest(moment, local)
+    }
 
 
 def _when(index: int, groups: Sequence[tuple[dict[str, float], list[Local]]]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jobs.record import Observed, Planned
+from jobs.spec import CellSpec
 from pipeline.store import Cell, Store
 
 NEAR = 0.10
@@ -68,11 +69,17 @@ def rows(store: Store) -> Iterator[Row]:
     """Yield every call that ran to its end on a CUDA device, smallest cells first."""
     for cell in sorted(store.cells, key=_size):
         spec = cell.spec
-        name = f"{spec.model.num_layers} layers {spec.workload.name}" if spec else cell.label
+        name = _name(spec) if spec else cell.label
         for record in cell.records:
             seen = record.measured
             if record.planned and seen and "allocated_peak_bytes" in seen.device:
                 yield Row(name, record.temperature, record.planned, seen)
+
+
+def _name(spec: CellSpec) -> str:
+    """Return what tells a cell of these studies from the others."""
+    kind = "" if spec.workload.gradients else " forward-only"
+    return f"{spec.model.num_layers} layers {spec.workload.name}{kind}"
 
 
 def _size(cell: Cell) -> tuple[int, int]:

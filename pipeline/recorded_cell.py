@@ -259,7 +259,8 @@ def candidates(identities: Iterable[str]) -> dict[str, Sighting]:
             ("requests twice as long", tuple(2 * n for n in lengths), spec.step),
             ("half the requests, twice as long", tuple(2 * n for n in half), spec.step),
         ):
-            label = f"{spec.topology_name} with {words}"
+            kind = "" if spec.workload.gradients else " forward-only"
+            label = f"{spec.topology_name}{kind} with {words}"
             if requests and step.lora_rank and label not in found and spec.topology.tp == 1:
                 batch = Batch(requests=requests, gradients=spec.workload.gradients)
                 one = _candidate(label, replace(spec, step=step), batch)

@@ -177,6 +177,7 @@ def _order(cell: Cell) -> tuple[Any, ...]:
         spec.weights.kind != "random",
         spec.weights.name,
         spec.calls.name,
+        not spec.workload.gradients,
         cell.key,
     )
 
@@ -204,6 +205,7 @@ def _row(cell: Cell, record: RankRecord, label: str) -> Row:
         "label": label,
         "topology": spec.topology_name if spec else names[0],
         "weights": spec.weights.name if spec else names[1],
+        "gradients": spec.workload.gradients if spec else None,
         "attempt": record.attempt,
         "rank": record.rank,
         "call": record.call,

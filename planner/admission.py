@@ -149,7 +149,7 @@ def admit(
     sample.require(pricer.topology.world)
     together = pricer.coefficients.children_together
     whole = child_of(pricer, pricer.lay_out(batch), sample)
-    if not allow_unpriced and (unpriced := pricer.unpriced_of(batch)):
+    if not allow_unpriced and (unpriced := pricer.unpriced_of(forward_only=batch.forward_only)):
         return _not_priced(pricer, whole, sample, unpriced)
     if fits((whole,), sample, together=together):
         return Admit((whole,), sample, together)

@@ -30,7 +30,8 @@ class Batch:
         Instead: tokens of each (dp, cp) rank, cp fastest, where the trainer has laid them out
         itself (shards may be uneven). Such a batch cannot be split.
     gradients
-        ``False``: no request needs gradients, as where log-probabilities alone are asked for.
+        ``False``: no request needs gradients, as where log-probabilities alone are asked for. It
+        is priced as such under full recompute, else as if they did.
 
     Attributes
     ----------

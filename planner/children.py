@@ -121,7 +121,7 @@ def needs(
             peak = _together(mine, seen)
         else:
             makes_room = released[rank] if released else 0
-            peak = _in_turn(mine, makes_room)
+            peak = in_turn(mine, makes_room)
         if seen is not None:
             peak = max(peak, *(Bytes(seen.floor(f.expected_peak) - makes_room) for f in mine))
         growth = mine[0].growth.bound
@@ -130,11 +130,16 @@ def needs(
         yield peak, growth, room
 
 
-def _in_turn(children: Sequence[Figures], released: int) -> Bytes:
+def in_turn(children: Sequence[Figures], released: int) -> Bytes:
     """Peak of children that run one after the other, above what is live when the first begins.
 
     What the dispatchers hold of an earlier call (``released``) lies below that baseline and is gone
     before backward, so it makes room there. What an earlier child left lies above it in forward.
+
+    Parameters
+    ----------
+    released
+        Bytes that are gone before backward.
     """
     peak, left = 0, 0
     last = len(children) - 1

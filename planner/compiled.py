@@ -1,13 +1,14 @@
 """Everything of a price that does not depend on the batch, folded once per topology."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from planner.coefficients import MILLI, Coefficients, Copies, Unpriced
 from planner.errors import TableError
-from planner.facts import FACTS
+from planner.facts import FACTS, hold, tests_of
 from planner.folding import Even, Folding, Weights
 from planner.forms import Forms, fold_stages
+from planner.fullest import may_be_fullest
 from planner.lines import LineProgram
 from planner.local import Local
 from planner.moments import Moment
@@ -134,7 +135,6 @@ class Compiled:
 
 
 At = Mapping[Moment, int]
-Tests = tuple[tuple[int, tuple[object, ...], bool], ...]
 Chosen = tuple[tuple[Term, At | None], ...]
 Here = tuple[Chosen, tuple[Unpriced, ...]]
 
@@ -165,7 +165,7 @@ class TermCompiler:
             (
                 term,
                 [
-                    ({moment: n for moment, n in entry.at.items() if n}, _tests(entry))
+                    ({moment: n for moment, n in entry.at.items() if n}, tests_of(entry.when))
                     for entry in self._entries[term.name]
                 ],
             )
@@ -200,19 +200,10 @@ class TermCompiler:
             if at is None:
                 missing.append(term)
                 continue
-            size = term.size(local)
-            if min(size) < 0:
-                raise TableError(f"a copy of {term.name} has negative bytes: {size}")
-            made: dict[tuple[int, Moment], LiveTerm] = {}  # one serves all moments that are alike
-            for moment, copies in at.items():
-                kind = copies, ALIKE[moment]
-                one = made.get(kind)
-                if one is None:
-                    each = units(size, moment)
-                    weights = tuple([(index, copies * unit) for index, unit in each])
-                    one = made[kind] = LiveTerm(term, copies, weights)
+            for moment, one in _live_terms(term, at, local):
                 live.setdefault(moment, []).append(one)
-        stages = tuple([_stage(moment, live[moment]) for moment in Moment if moment in live])
+        looked_at = [m for m in Moment if m in live and may_be_fullest(m, local)]
+        stages = tuple([_stage(moment, live[moment]) for moment in looked_at])
         if not stages:  # nothing of this step is in the table, and every part is said unpriced
             stages = (Stage(Moment.FORWARD_FLOOR, (), (), ()),)
 
@@ -229,7 +220,7 @@ class TermCompiler:
             notes.append(Unpriced("buffers.deepep", why))
         chosen: list[tuple[Term, At | None]] = []
         for term, entries in self._tested:
-            here = [at for at, tests in entries if _hold(tests, facts)]
+            here = [at for at, tests in entries if hold(tests, facts)]
             if len(here) > 1:
                 raise TableError(
                     f"{self.table.name} has {len(here)} entries for {term.name} that hold here"
@@ -247,21 +238,19 @@ class TermCompiler:
         return Unpriced(term.name, f"{why} ({self.table.name})")
 
 
-def _tests(entry: Copies) -> Tests:
-    """Return what an entry's `When` asks of the facts, by their place."""
-    places = list(FACTS)
-    return tuple(
-        (places.index(fact), allowed, ">1" in allowed) for fact, allowed in entry.when.facts
-    )
-
-
-def _hold(tests: Tests, facts: tuple[object, ...]) -> bool:
-    """Return whether an entry holds: `When.mismatch` without its words."""
-    for place, allowed, above in tests:
-        value = facts[place]
-        if value not in allowed and not (above and isinstance(value, int) and value > 1):
-            return False
-    return True
+def _live_terms(term: Term, at: At, local: Local) -> Iterator[tuple[Moment, LiveTerm]]:
+    """Yield a term's copies at each moment; one serves all moments that are alike."""
+    size = term.size(local)
+    if min(size) < 0:
+        raise TableError(f"a copy of {term.name} has negative bytes: {size}")
+    made: dict[tuple[int, Moment], LiveTerm] = {}
+    for moment, copies in at.items():
+        kind = copies, ALIKE[moment]
+        one = made.get(kind)
+        if one is None:
+            weights = tuple([(index, copies * unit) for index, unit in units(size, moment)])
+            one = made[kind] = LiveTerm(term, copies, weights)
+        yield moment, one
 
 
 def compile_terms(local: Local, table: Coefficients) -> Compiled:

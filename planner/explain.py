@@ -51,15 +51,15 @@ def _head(price: "Price") -> str:
 
 
 def _tail(price: "Price") -> list[str]:
-    bound = {p: price.peak(p)[1] for p in (Phase.FORWARD, Phase.BACKWARD)}
+    phases = [Phase.FORWARD] if price.forward_only else [Phase.FORWARD, Phase.BACKWARD]
+    bounds = ", ".join(f"{phase} {gib(price.peak(phase)[1])}" for phase in phases)
     lines = [
         f"peak inside PyTorch  {gib(price.expected_bytes)} expected at {price.peak_moment}, "
         f"{gib(price.bound_bytes)} bound",
         f"outside PyTorch      {gib(price.growth_bytes)} buffer growth"
         + (f" (buffer of {price.buffer_tokens} tokens a rank)" if price.buffer_tokens else ""),
         f"to admit             {gib(price.demand_bytes)} "
-        f"(forward {gib(bound[Phase.FORWARD])}, backward {gib(bound[Phase.BACKWARD])}, "
-        f"growth {gib(price.growth_bound_bytes)})",
+        f"({bounds}, growth {gib(price.growth_bound_bytes)})",
         f"kept                 {gib(price.retained_bytes)} after forward, "
         f"{gib(price.left_over_bytes)} after the call",
     ]

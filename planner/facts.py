@@ -64,3 +64,22 @@ def when_of(facts: Mapping[str, Any]) -> When:
             for fact, allowed in facts.items()
         )
     )
+
+
+Tests = tuple[tuple[int, tuple[object, ...], bool], ...]
+"""For each fact that a condition names: its place in `FACTS`, what it may be, whether above 1."""
+
+
+def tests_of(when: When) -> Tests:
+    """Return what a condition asks of the facts, by their place."""
+    places = list(FACTS)
+    return tuple((places.index(fact), allowed, ">1" in allowed) for fact, allowed in when.facts)
+
+
+def hold(tests: Tests, facts: tuple[object, ...]) -> bool:
+    """Return whether a condition holds: `When.mismatch` without its words."""
+    for place, allowed, above in tests:
+        value = facts[place]
+        if value not in allowed and not (above and isinstance(value, int) and value > 1):
+            return False
+    return True

@@ -100,8 +100,11 @@ class Local:
         return self.head_chunk == WHOLE
 
     def passed(self, size: int) -> int:
-        """Bytes that a dispatcher keeps of a layer that is over, of ``size`` at its forward."""
-        return 0 if self.release_dispatcher_state else size
+        """Bytes that a dispatcher keeps of a layer that is over, of ``size`` at its forward.
+
+        It lets go as the layer's backward ends: never in a call without one.
+        """
+        return 0 if self.release_dispatcher_state and self.gradients else size
 
     def over_tp(self, width: int) -> int:
         """Return this rank's share of a width that tp divides, rounded up."""

@@ -22,6 +22,7 @@ class Moment(StrEnum):
 
     FORWARD_FLOOR = "forward_floor"
     FORWARD_MIXER = "forward_mixer"
+    FORWARD_SHARED = "forward_shared"
     FORWARD_FC1 = "forward_fc1"
     FORWARD_FC2 = "forward_fc2"
     FORWARD_COMBINE = "forward_combine"
@@ -29,9 +30,11 @@ class Moment(StrEnum):
     FORWARD_HEAD = "forward_head"
     RETAINED = "retained"
     BACKWARD_HEAD = "backward_head"
+    RECOMPUTE_SHARED = "recompute_shared"
     RECOMPUTE_FC1 = "recompute_fc1"
     RECOMPUTE_FC2 = "recompute_fc2"
     RECOMPUTE_COMBINE = "recompute_combine"
+    BACKWARD_SHARED = "backward_shared"
     BACKWARD_ROUTER = "backward_router"
     BACKWARD_MIXER = "backward_mixer"
     BACKWARD_LAYER = "backward_layer"
@@ -57,6 +60,7 @@ class Moment(StrEnum):
 _WHERE = {
     Moment.FORWARD_FLOOR: "no stage of its own: a lower estimate that stands beside the others",
     Moment.FORWARD_MIXER: "attention of a layer, in forward",
+    Moment.FORWARD_SHARED: "a wide shared expert, in forward",
     Moment.FORWARD_FC1: "the routed experts' first projection and its adapter sum, in forward",
     Moment.FORWARD_FC2: "the routed experts' second projection and its adapter sum, in forward",
     Moment.FORWARD_COMBINE: "a layer's forward, where combined rows meet the stream",
@@ -64,9 +68,11 @@ _WHERE = {
     Moment.FORWARD_HEAD: "the log-probability head (a chunk of it), in forward",
     Moment.RETAINED: "forward has returned; nothing of backward has begun",
     Moment.BACKWARD_HEAD: "the head (a chunk of it), in backward",
+    Moment.RECOMPUTE_SHARED: "a layer recomputed in backward, at its wide shared expert",
     Moment.RECOMPUTE_FC1: "a layer recomputed in backward, at the adapter sum of FC1",
     Moment.RECOMPUTE_FC2: "a layer recomputed in backward, at the adapter sum of FC2",
     Moment.RECOMPUTE_COMBINE: "a layer recomputed in backward, where combined rows meet the stream",
+    Moment.BACKWARD_SHARED: "a layer's backward, at the gradients of its wide shared expert",
     Moment.BACKWARD_ROUTER: "a layer's backward, at the gradients of the router's gate",
     Moment.BACKWARD_MIXER: "a layer's backward, at the gradients of attention",
     Moment.BACKWARD_LAYER: "a layer's backward, with every microbatch in flight kept",

@@ -75,6 +75,11 @@ class Price:
         return Tokens(self.figures.work.tokens)
 
     @property
+    def forward_only(self) -> bool:
+        """Whether it is the price of a call without a backward."""
+        return self.figures.work.forward_only
+
+    @property
     def routed_rows(self) -> tuple[Rows, ...]:
         """Expected routed rows of each layer."""
         return self.figures.routed_rows

@@ -119,11 +119,11 @@ class Pricer:
         """Decide whether the batch may run: see `planner.admission.admit`."""
         return admit(self, batch, sample, allow_unpriced=allow_unpriced)
 
-    def largest_batch(self, sample: MemorySample) -> Batch | None:
+    def largest_batch(self, sample: MemorySample, *, gradients: bool = True) -> Batch | None:
         """Return the largest batch that fits as it is: see `planner.search.largest_batch`."""
         from planner.search import largest_batch
 
-        return largest_batch(self, sample)
+        return largest_batch(self, sample, gradients=gradients)
 
     @property
     def unpriced(self) -> tuple[Unpriced, ...]:
@@ -133,9 +133,9 @@ class Pricer:
         parts = [part for loader in self._stages for part in loader.compiled.unpriced]
         return tuple(dict.fromkeys(parts))
 
-    def unpriced_of(self, batch: Batch) -> tuple[Unpriced, ...]:
-        """Return the same for a batch: without gradients less is held."""
-        if not batch.forward_only:
+    def unpriced_of(self, *, forward_only: bool) -> tuple[Unpriced, ...]:
+        """Return the same for a kind of call: without a backward less is held."""
+        if not forward_only:
             return self.unpriced
         held = [loader.compiled_for(forward_only=True) for loader in self._stages]
         return tuple(dict.fromkeys(part for compiled in held for part in compiled.unpriced))

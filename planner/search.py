@@ -21,8 +21,15 @@ MOST_TOKENS = 2**40
 """Tokens on a rank beyond which a search takes the room to be without limit."""
 
 
-def largest_batch(pricer: "Pricer", sample: MemorySample) -> Batch | None:
+def largest_batch(
+    pricer: "Pricer", sample: MemorySample, *, gradients: bool = True
+) -> Batch | None:
     """Return the largest batch that fits as it is: one request on every dp replica, all alike.
+
+    Parameters
+    ----------
+    gradients
+        Whether its requests need gradients.
 
     Returns
     -------
@@ -43,7 +50,7 @@ def largest_batch(pricer: "Pricer", sample: MemorySample) -> Batch | None:
     step = 2 * cp if cp > 1 else 1
 
     def batch(units: int) -> Batch:
-        return Batch(requests=(units * step,) * pricer.topology.dp)
+        return Batch(requests=(units * step,) * pricer.topology.dp, gradients=gradients)
 
     def within(units: int) -> bool:
         layout = lay_out(batch(units), pricer.topology)
@@ -155,7 +162,8 @@ def price_all(
         except ConfigError:
             continue
         demand = Bytes(max(figures.demand_once for figures in kinds))
-        yield Placement(topology, demand, room_bytes, pricer.unpriced_parts)
+        unpriced = len(pricer.unpriced_of(forward_only=batch.forward_only))
+        yield Placement(topology, demand, room_bytes, unpriced)
 
 
 def every_topology(world: int) -> Iterator[Topology]:

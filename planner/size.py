@@ -75,8 +75,8 @@ REACHED = {
 
 
 def _counted_as(moment: Moment) -> Moment:
-    if moment is Moment.FORWARD_MIXER:
-        return moment
+    if moment in (Moment.FORWARD_MIXER, Moment.FORWARD_SHARED):
+        return Moment.FORWARD_MIXER
     return Moment.FORWARD_FLOOR if moment.phase is Phase.FORWARD else Moment.RETAINED
 
 
@@ -87,12 +87,12 @@ ALIKE = {moment: _counted_as(moment) for moment in Moment}
 def units(size: Size, moment: Moment) -> list[tuple[int, int]]:
     """Return what a size counts at a moment: place in `QUANTITIES` and bytes a unit, no zeros.
 
-    In forward no layer is passed, and at its mixer the one at hand is not reached yet.
+    In forward no layer is passed; at mixer and shared expert the one at hand is not reached yet.
     """
     counted = [(place, unit) for place, unit in enumerate(size) if unit]
     if ALIKE[moment] is Moment.RETAINED:
         return counted
     counted = [(place, unit) for place, unit in counted if place not in PASSED]
-    if moment is Moment.FORWARD_MIXER:
+    if ALIKE[moment] is Moment.FORWARD_MIXER:
         counted += [(REACHED[place], -unit) for place, unit in counted if place in REACHED]
     return counted

@@ -80,7 +80,7 @@ class Step:
         Ranks of one NVLink domain: a larger expert group has buffers between domains.
     release_dispatcher_state
         Whether each layer's dispatcher lets go of what it keeps once the layer's backward is over;
-        Megatron's keep it until they run again.
+        Megatron's keep it until they run again, as all do where there is no backward.
     compiled
         Whether each layer is compiled (``torch.compile``): a cold call may then leave garbage that
         only the collector frees.

@@ -181,7 +181,8 @@ def _fits_under(
 ) -> bool:
     """Return whether a layout fits under other settings, with every part priced as now."""
     other = pricer.remade(topology=topology, step=step)
-    if len(other.unpriced) > len(pricer.unpriced):
+    now, then = (p.unpriced_of(forward_only=layout.forward_only) for p in (pricer, other))
+    if len(then) > len(now):
         return False
     fresh = MemorySample(room_bytes=_rooms(pricer, other, sample))
     return fits((child_of(other, layout, fresh),), fresh, together=False)

@@ -13,20 +13,24 @@ from planner.step import Step
 from planner.topology import Topology
 
 LAYER = r"decoder\.layers\.\d+\."
+SHARED = LAYER + r"mlp\.shared_experts.*"
 ANY = ".*"
 COMBINED = r"add\.Tensor|peakcast\.unpermute"
 """Makes the tokens that come back: summed with the shared expert's, or unpermuted without one."""
 
 PLACES = (
     (Moment.FORWARD_MIXER, "forward", LAYER + r"self_attention.*", ANY),
+    (Moment.FORWARD_SHARED, "forward", SHARED, ANY),
     (Moment.FORWARD_FC1, "forward", LAYER + r"mlp\.experts\.fc1", ANY),
     (Moment.FORWARD_FC2, "forward", LAYER + r"mlp\.experts\.fc2", ANY),
     (Moment.FORWARD_COMBINE, "forward", LAYER + r"mlp", COMBINED),
     (Moment.FORWARD_HEAD, "forward", "head", ANY),
     (Moment.BACKWARD_HEAD, "backward", "head", ANY),
+    (Moment.RECOMPUTE_SHARED, "recompute", SHARED, ANY),
     (Moment.RECOMPUTE_FC1, "recompute", LAYER + r"mlp\.experts\.fc1", ANY),
     (Moment.RECOMPUTE_FC2, "recompute", LAYER + r"mlp\.experts\.fc2", ANY),
     (Moment.RECOMPUTE_COMBINE, "recompute", LAYER + r"mlp", COMBINED),
+    (Moment.BACKWARD_SHARED, "backward", SHARED, ANY),
     (Moment.BACKWARD_ROUTER, "backward", LAYER + r"mlp\.router", ANY),
     (Moment.BACKWARD_MIXER, "backward", LAYER + r"self_attention.*", ANY),
 )

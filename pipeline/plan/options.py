@@ -27,7 +27,11 @@ Requests = Annotated[
 ]
 ForwardOnly = Annotated[
     bool,
-    typer.Option("--forward-only", help="no request needs gradients: log-probabilities alone"),
+    typer.Option(
+        "--forward-only",
+        help="no request needs gradients: log-probabilities alone (without full recompute priced "
+        "as if they did, which is never too low)",
+    ),
 ]
 Tp = Annotated[int, _degree("tensor parallel")]
 Cp = Annotated[int, _degree("context parallel")]

@@ -29,6 +29,7 @@ def _unpriced(name: str, pricer: Pricer, batch: Batch) -> int | None:
     """Return how many parts a table leaves unpriced; ``None`` where it prices nothing at all."""
     try:
         other = compile_pricer(pricer.model, pricer.topology, pricer.step, coefficients=name)
-        return len(other.unpriced) if other.price(batch).bound_bytes else None
+        unpriced = other.unpriced_of(forward_only=batch.forward_only)
+        return len(unpriced) if other.price(batch).bound_bytes else None
     except PlannerError:
         return None  # it does not even compile for this step

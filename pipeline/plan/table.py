@@ -40,7 +40,7 @@ def _figures(plan: Plan) -> Table:
     room = plan.decision.sample.room_bytes[price.rank]
     backward = ("backward", price.backward_bytes, "bound and growth")
     both = "the larger of forward and backward"
-    whole = [] if plan.batch.forward_only else [backward]
+    whole = [] if price.forward_only else [backward]
     for name, value, what in (
         ("expected", price.expected_bytes, f"inside PyTorch, at {price.peak_moment}"),
         ("bound", price.bound_bytes, "inside PyTorch, with the table's margin and allowance"),

@@ -65,11 +65,18 @@ def test_attention_holds_what_its_declaration_says(model, cp, adapters):
     assert not seen["unattributed_bytes"]
 
 
+BUDGET_GIB = 0.08
 LINEAR = LinearAttention(key_heads=4, value_heads=8, key_dim=32, value_dim=32, conv_width=4)
 CELLS = {
     "all-to-all, crowded and idle": (Topology(dp=2, ep=2), {}, Step(dispatcher="alltoall"), "1.6"),
     "HybridEP and CP": (Topology(cp=2, ep=2), {}, Step(dispatcher="hybridep"), "1.2"),
     "adapters everywhere": (Topology(cp=2), {}, Step(adapters="all"), "even"),
+    "state that is not let go of": (
+        Topology(cp=2, ep=2),
+        {},
+        Step(dispatcher="hybridep", release_dispatcher_state=True),
+        "even",
+    ),
     "linear attention": (
         Topology(cp=2, ep=2),
         {"full_attention_interval": 2, "linear_attention": LINEAR},
@@ -93,6 +100,25 @@ def test_it_expects_what_the_ledger_sees(name):
             assert seen.working_set_bytes <= planned.bound_bytes
             assert seen.held_over_bytes == pytest.approx(planned.held_over_bytes, rel=0.005)
             assert seen.peak_at["phase"] == "forward"
+
+
+def test_a_split_call_stays_within_its_bound():
+    """Reference: the ledger. A later child's forward lies above what dispatchers hold of the last.
+
+    The mixer of linear attention is fullest before the last layer, which still has its old state.
+    """
+    model = {"full_attention_interval": 4, "linear_attention": LINEAR, "num_experts": 64}
+    whole = scored(Topology(), model, Step(dispatcher="alltoall"), "even")
+    spec = replace(
+        whole,
+        workload=replace(whole.workload, requests=(TOKENS,) * 4),
+        meter=replace(whole.meter, budget_gib=BUDGET_GIB),
+    )
+    for record in fake_rank(spec, 0):
+        assert record.planned.decision["children"] == 4
+        alone = max(figure["bound"] for figure in record.planned.moments.values())
+        assert alone < record.observed.working_set_bytes <= record.planned.bound_bytes
+        assert record.planned.bound_bytes <= record.planned.demand_bytes
 
 
 def test_a_real_rank_computes_the_loss_of_a_call_with_gradients(tmp_path):

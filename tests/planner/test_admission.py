@@ -178,7 +178,7 @@ def test_a_sample_must_speak_of_every_rank():
 def test_what_only_a_backward_holds_is_not_missing_without_one():
     """Derivation: gradients of a fully trained model are unpriced, and a score makes none."""
     pricer = compile_pricer(qwen(num_layers=2), Topology(), Step(lora_rank=0))
-    trained, scored = (Batch(tokens=4096, gradients=kind) for kind in (True, False))
-    missing = {part.what for part in pricer.unpriced_of(trained)}
-    assert missing - {part.what for part in pricer.unpriced_of(scored)} == {"weights.gradients"}
+    trained, scored = (pricer.unpriced_of(forward_only=kind) for kind in (False, True))
+    missing = {part.what for part in trained}
+    assert missing - {part.what for part in scored} == {"weights.gradients"}
     assert missing == {part.what for part in pricer.unpriced}
