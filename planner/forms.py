@@ -2,8 +2,9 @@
 
 A stage is affine in the layer's place, among layers of one mixer, from the first to the last but
 one (the last has none above it). So its fullest layer is one of three, or of five where there are
-two mixers, each of which folds to one form. Coefficients are never negative: a form that is nowhere
-above another can be left out for good.
+two mixers, each of which folds to one form. (Without a backward layer 0 holds one input fewer than
+the others, and is never above them.) Coefficients are never negative: a form that is nowhere above
+another can be left out for good.
 """
 
 from collections.abc import Sequence
