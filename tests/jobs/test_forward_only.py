@@ -7,7 +7,7 @@ from fake_worker import spec_of
 from test_fake import fake_rank
 from test_rank import long_cell, run
 
-from jobs.spec import CellSpec, Weights, Workload
+from jobs.spec import CellSpec, Meter, Weights, Workload
 from jobs.trace import trace
 from planner import Step, Topology, compile_pricer
 from planner.mixers import LinearAttention
@@ -100,6 +100,24 @@ def test_it_expects_what_the_ledger_sees(name):
             assert seen.working_set_bytes <= planned.bound_bytes
             assert seen.held_over_bytes == pytest.approx(planned.held_over_bytes, rel=0.005)
             assert seen.peak_at["phase"] == "forward"
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "hybridep"])
+@pytest.mark.parametrize("routing", ["1.9", "1.2"])
+def test_without_adapters_it_is_never_under(dispatcher, routing):
+    """Reference: the ledger; a reference policy is the base alone. Nothing of it is unpriced.
+
+    Its rows on their way back are no moment: they are taken to lie beside FC2's inputs, or, with
+    HybridEP, beside the tokens that they become.
+    """
+    topology = Topology(dp=2, ep=2)
+    spec = scored(topology, {}, Step(dispatcher=dispatcher, lora_rank=0), routing)
+    for rank in range(topology.world):
+        for record in fake_rank(replace(spec, meter=Meter()), rank):
+            planned, seen = record.planned, record.observed
+            assert not planned.unpriced
+            assert 0.995 < planned.expected_bytes / seen.working_set_bytes < 1.12
+            assert seen.working_set_bytes <= planned.bound_bytes
 
 
 def test_a_split_call_stays_within_its_bound():
