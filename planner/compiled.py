@@ -74,7 +74,7 @@ class Compiled:
         self.layers = local.layers
         self.linear_layers = local.linear_layers
         self.moments = tuple(stage.moment for stage in stages)
-        self._foldings: dict[tuple[bool, bool, int, Even | None], Folding] = {}
+        self._foldings: dict[tuple[bool, int, Even | None], Folding] = {}
         self._forms: dict[Folding, Forms] = {}
         self._programs: dict[tuple[object, ...], LineProgram] = {}
 
@@ -85,14 +85,15 @@ class Compiled:
             self._unpriced = self._say_unpriced()
         return self._unpriced
 
-    def folding(
-        self, accumulating: bool, forward_only: bool, margin_milli: int, even: Even | None = None
-    ) -> Folding:
+    def folding(self, accumulating: bool, margin_milli: int, even: Even | None = None) -> Folding:
         """Return the one folding for this kind of call on this rank."""
-        key = accumulating, forward_only, margin_milli, even
+        key = accumulating, margin_milli, even
         found = self._foldings.get(key)
         if found is None:
-            found = self._foldings[key] = Folding(self.layers, self.linear_layers, *key)
+            forward_only = not self.local.gradients
+            found = self._foldings[key] = Folding(
+                self.layers, self.linear_layers, accumulating, forward_only, margin_milli, even
+            )
         return found
 
     def forms(self, folding: Folding) -> Forms:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from planner.coefficients import MILLI
-from planner.compiled import Compiled, LiveTerm, Stage, dot, whole
+from planner.compiled import Compiled, LiveTerm, dot, whole
 from planner.folding import Counts, Folding, Form
 from planner.forms import PEAK_PHASES, Forms, fullest_layers
 from planner.lines import Lines
@@ -93,8 +93,7 @@ class Figures:
         """The stages folded, where every layer has the same routed rows."""
         if self._folded is None and type(self.work.rows) is int:
             if self.folding is None:
-                _, *_, accumulating, forward_only, _ = self.work
-                self.folding = self.compiled.folding(accumulating, forward_only, self.margin_milli)
+                self.folding = self.compiled.folding(self.work.accumulating, self.margin_milli)
             self._folded = self.compiled.forms(self.folding)
         return self._folded
 
@@ -153,7 +152,7 @@ class Figures:
             return self.demand
         most = 0
         known: dict[int, tuple[int, ...]] = {}
-        for moment, total, _, _ in self._passed():
+        for moment, total, _, _ in self.compiled.stages:
             if moment.phase not in PEAK_PHASES:
                 continue
             for layer in fullest_layers(moment, compiled.layers, compiled.linear_layers):
@@ -174,7 +173,7 @@ class Figures:
                 max(
                     (
                         dot(stage.persistent, at)
-                        for stage in self._passed()
+                        for stage in self.compiled.stages
                         if stage.moment.phase is not Phase.BETWEEN
                         for at in entries
                     ),
@@ -256,20 +255,13 @@ class Figures:
         self._layers = layers
         return tuple(zip(forms.moments, expected, bound, layers, strict=True))
 
-    def _passed(self) -> Sequence[Stage]:
-        """Return the stages that this call passes through."""
-        stages = self.compiled.stages
-        if not self.work.forward_only:
-            return stages
-        return [stage for stage in stages if stage.moment.phase is not Phase.BACKWARD]
-
     def _layer_by_layer(self) -> tuple[StageFigure, ...]:
         """Return every stage by the sum of its terms at every layer."""
         layers, work = self.compiled.layers, self.work
         expected = work.everywhere(_each(work.rows, layers))
         more = work.everywhere(_each(work.more_rows, layers))
         found: list[StageFigure] = []
-        for stage in self._passed():
+        for stage in self.compiled.stages:
             at = (layers,) if stage.moment is Moment.BETWEEN_CALLS else range(layers)
             sums = [dot(stage.total, expected[layer]) for layer in at]
             fullest = max(sums)

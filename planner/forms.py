@@ -75,7 +75,7 @@ class Side(NamedTuple):
 
 
 class Forms(NamedTuple):
-    """Every stage's forms; those that the call does not pass through are left out.
+    """Every stage's forms.
 
     Parameters
     ----------
@@ -132,16 +132,9 @@ Candidates = list[tuple[int, Form]]
 
 
 def fold_stages(stages: Sequence[tuple[Moment, Weights, Weights]], folding: Folding) -> Forms:
-    """Fold (moment, total weights, persistent weights) of each stage; drop what never is fullest.
-
-    Without gradients there is no backward: its stages have no forms.
-    """
+    """Fold each stage's (moment, total, persistent weights); drop what never is fullest."""
     margin = folding.margin_milli
-    passed = [
-        (moment, moment.phase, total, kept)
-        for moment, total, kept in stages
-        if not (folding.forward_only and moment.phase is Phase.BACKWARD)
-    ]
+    passed = [(moment, moment.phase, total, kept) for moment, total, kept in stages]
     at = {
         moment: fullest_layers(moment, folding.layers, folding.linear_layers)
         for moment, *_ in passed

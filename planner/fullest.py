@@ -1,7 +1,7 @@
-"""Moments that can be the fullest of a call on some ranks only; elsewhere they are not priced."""
+"""Moments that a call passes through and that can be its fullest; others are not priced."""
 
 from planner.local import Local
-from planner.moments import Moment
+from planner.moments import Moment, Phase
 
 AT_SHARED_EXPERT = frozenset(
     (Moment.FORWARD_SHARED, Moment.RECOMPUTE_SHARED, Moment.BACKWARD_SHARED)
@@ -11,8 +11,10 @@ AT_SHARED_EXPERT = frozenset(
 def may_be_fullest(moment: Moment, local: Local) -> bool:
     """Whether a moment has to be looked at on a rank.
 
-    A shared expert holds at most six of its widths a token beside what is held where rows come
-    back, or at the router's gradients, and there are three hidden widths more: one that is no wider
-    than half the stream is never above them.
+    There is no backward without gradients. A shared expert holds at most six of its widths a token
+    beside what is held where rows come back, or at the router's gradients, and there are three
+    hidden widths more: one that is no wider than half the stream is never above them.
     """
+    if moment.phase is Phase.BACKWARD and not local.gradients:
+        return False
     return moment not in AT_SHARED_EXPERT or 2 * local.shared_hidden > local.hidden

@@ -135,7 +135,7 @@ class Loader:
         compiled = self.compiled_for(forward_only)
         if self._folded_for != kind:
             margin = self.table.margin_milli
-            self._folding = compiled.folding(accumulating, forward_only, margin, even)
+            self._folding = compiled.folding(accumulating, margin, even)
             self._folded_for = kind
         return Figures(
             compiled,

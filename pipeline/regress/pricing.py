@@ -15,7 +15,7 @@ from pipeline.regress.sighting import Kind, Sightings
 from planner.coefficients import Coefficients
 from planner.compiled import TermCompiler
 from planner.local import Local
-from planner.moments import Moment, Phase
+from planner.moments import Moment
 from planner.size import QUANTITIES
 from planner.work import Work
 
@@ -58,12 +58,11 @@ class Pricing:
 
     def __init__(self, kinds: Sequence[Kind], table: Coefficients) -> None:
         compiler = TermCompiler(table)
-        known: dict[tuple[Local, bool], _Stages] = {}
+        known: dict[Local, _Stages] = {}
         for kind in kinds:
-            if (kind.local, kind.work.forward_only) not in known:
-                stages = _Stages(kind, table, compiler)
-                known[kind.local, kind.work.forward_only] = stages
-        self._stages = [known[kind.local, kind.work.forward_only] for kind in kinds]
+            if kind.local not in known:
+                known[kind.local] = _Stages(kind, table, compiler)
+        self._stages = [known[kind.local] for kind in kinds]
         found = {key for stages in known.values() for key in stages.key.values()}
         self.keys = tuple(sorted(found, key=lambda key: (key.entry, -key.milli)))
 
@@ -91,11 +90,7 @@ class _Stages:
             for place, entry in enumerate(table.copies)
             if entry.when.mismatch(kind.local) is None
         }
-        stages = [
-            stage
-            for stage in compiler.compile(kind.local).stages
-            if not (kind.work.forward_only and stage.moment.phase is Phase.BACKWARD)
-        ]
+        stages = compiler.compile(kind.local).stages
         self.moments = tuple(stage.moment for stage in stages)
         self.key: dict[tuple[Moment, str], Key] = {}
         self._weights: list[tuple[int, Key, int, float]] = []
