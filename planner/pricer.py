@@ -140,10 +140,10 @@ class Pricer:
         held = [loader.compiled_for(forward_only=True) for loader in self._stages]
         return tuple(dict.fromkeys(part for compiled in held for part in compiled.unpriced))
 
-    @property
-    def unpriced_parts(self) -> int:
-        """How many parts the rank with most of them holds that the table does not price."""
-        return max([loader.compiled.unpriced_parts for loader in self._stages])
+    def unpriced_parts(self, *, forward_only: bool) -> int:
+        """Return how many parts the rank with most of them holds that the table does not price."""
+        held = [loader.compiled_for(forward_only) for loader in self._stages]
+        return max([compiled.unpriced_parts for compiled in held])
 
     def kinds(self, layout: Layout, held_tokens: int = 0) -> list[Figures]:
         """Return the figures of every kind of rank, each once."""

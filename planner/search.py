@@ -162,7 +162,7 @@ def price_all(
         except ConfigError:
             continue
         demand = Bytes(max(figures.demand_once for figures in kinds))
-        unpriced = len(pricer.unpriced_of(forward_only=batch.forward_only))
+        unpriced = pricer.unpriced_parts(forward_only=batch.forward_only)
         yield Placement(topology, demand, room_bytes, unpriced)
 
 
